@@ -1,4 +1,4 @@
-"""Shared fixtures of the tests: real inputs that environment variables name, and a vocabulary without training."""
+"""Shared fixtures of the tests: a vocabulary without training, prepared data and small runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, which reads it: tests run side by side
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MARCOS_BENCH_LIVE"] = "no"  # a process per training takes seconds; tests/test_live_tracking.py starts them
+os.environ.pop("MLFLOW_TRACKING_URI", None)  # no test writes to a server but those that name their own
 
 import pytest
 from hypothesis import settings
@@ -126,33 +127,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{place} is left out: {why}", yellow=True)
 
 
-def _folder(variable: str, content: str) -> Path:
-    value = os.environ.get(variable)
-    if not value:
-        pytest.skip(f"{variable} names no folder with {content}")
-    return Path(value)
-
-
 def bibtex_fields(citation: str) -> set[str]:
     """Return the names of a BibTeX entry's fields. Fail if the text is not an entry."""
     entry = re.fullmatch(r"@\w+\{[^\s,{}]+,(.*)\}\s*", citation, re.DOTALL)
     assert entry and citation.count("{") == citation.count("}"), f"no BibTeX: {citation}"
     return set(re.findall(r"(\w+)\s*=\s*\{", entry[1]))
-
-
-@pytest.fixture(scope="session")
-def data_dir() -> Path:
-    return _folder("MARCOS_BENCH_DATA", "the published data sets")
-
-
-@pytest.fixture(scope="session")
-def golden_dir() -> Path:
-    return _folder("MARCOS_BENCH_GOLDEN", "golden cases")
-
-
-@pytest.fixture(scope="session")
-def tokenizer_dir() -> Path:
-    return _folder("MARCOS_BENCH_TOKENIZER", "the tokenizer of Qwen2.5")
 
 
 @pytest.fixture(scope="session")

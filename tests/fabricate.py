@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.files import write_json, write_parquet, write_text
+from benchmarks.files import read_json, write_json, write_parquet, write_text
+from benchmarks.records.results import collect
 from benchmarks.scoring import SCORERS
 from benchmarks.studies.paths import at_stage
 from benchmarks.studies.runs import RunSpec
@@ -79,6 +80,23 @@ def fabricate(study: Study, results: Path, accuracy: Mapping[str, tuple[float, .
         write_json(folder / "data" / block.id / "done.json", data_record(study, block.id))
     for spec in study.runs.values():
         fabricate_run(spec, folder, accuracy.get(spec.row, (0.2,) * len(spec.evaluation.tests)))
+
+
+def collected(study: Study, results: Path, accuracy: Mapping[str, tuple[float, ...]] = ACCURACY) -> pd.DataFrame:
+    """Fabricate the results of ``study``, collect them, and return the frame."""
+    fabricate(study, results, accuracy)
+    return collect(study, results)
+
+
+def update_record(path: Path, **changes: Any) -> None:
+    """Change fields of a record."""
+    write_json(path, read_json(path) | changes)
+
+
+def let_r_die(run: Path) -> None:
+    """Let the training in the folder of a run end with a dead R."""
+    stage = {"warnings": ["R is dead: no dimension is active"], "dead_latents": True}
+    update_record(run / "train.json", stages=[stage])
 
 
 def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> None:

@@ -12,8 +12,8 @@ from benchmarks.records import results
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import contents
-from fabricate import fabricate, study
-from test_tables import cells
+from fabricate import collected, fabricate, study
+from test_tables import cells, header
 
 DASH = "–"  # noqa: RUF001
 PAPER_TESTS = ["gsm8k", "svamp_paper4138", "multiarith"]
@@ -32,13 +32,8 @@ def made(tests: list[str], rows: list[dict[str, Any]], **changes: Any) -> Study:
 
 
 def table(made: Study, folder: Path, which: Table, shares: dict[str, tuple[float, ...]] | None = None) -> str:
-    fabricate(made, folder, shares or {})
-    results.collect(made, folder)
+    collected(made, folder, shares or {})
     return contents(made, folder, which)["md"]
-
-
-def header(text: str) -> list[str]:
-    return [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")]
 
 
 def test_ablations_stand_against_the_first_row_and_beside_the_papers_numbers(tmp_path: Path) -> None:
@@ -76,8 +71,7 @@ def test_in_another_setting_the_papers_numbers_stand_apart(tmp_path: Path) -> No
 
 def test_tests_are_corrected_for_the_rows_of_their_section(tmp_path: Path) -> None:
     ours = made(["alpha", "beta"], ABLATION)
-    fabricate(ours, tmp_path)
-    results.collect(ours, tmp_path)
+    collected(ours, tmp_path)
     tests = json.loads(contents(ours, tmp_path, Table.ablation)["json"])["paired_tests"]
     assert [(test["row"], test["against"]) for test in tests if test["test"] == "alpha"] == [
         ("marcos_causal", "marcos"),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure as Canvas
-from typer.testing import CliRunner
 
 from benchmarks.analysis import task
 from benchmarks.analysis.dimensions import digits_of
@@ -20,7 +19,6 @@ from benchmarks.analysis.interventions import changes, clique_effects, marked_ch
 from benchmarks.analysis.records import Analysis, analysed, analyses, read_analysis, record_path
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.checkpoints import save_weights
-from benchmarks.cli import app
 from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.adapters import whole_weights
 from benchmarks.evaluation.inference import decoding_of
@@ -32,6 +30,7 @@ from benchmarks.records.results import StudyRecords
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, parse_study
+from commands import output
 from fabricate import train_record
 from methods.base import Context, Example, Stage
 from methods.errors import InputError
@@ -80,11 +79,9 @@ def analysis(results: Path) -> Analysis:
     return read_analysis(block, row, spec, results)
 
 
-def command(results: Path, *arguments: str) -> str:
+def command(results: Path, *arguments: str, code: int = 0) -> str:
     verb, *rest = arguments
-    done = CliRunner().invoke(app, [verb, str(results / "study.yaml"), *rest, "--results", str(results)])
-    assert done.exit_code == (2 if "error:" in done.output else 0), done.output
-    return done.output
+    return output(verb, results / "study.yaml", *rest, "--results", results, code=code)
 
 
 def test_latents_are_those_of_written_steps(analysis: Analysis, results: Path) -> None:
@@ -266,17 +263,17 @@ def test_only_runs_with_such_latents_are_analysed(results: Path) -> None:
 
 
 def test_dimensions_set_by_hand_show_outputs_before_and_after(results: Path) -> None:
-    def by_hand(run: str, dims: str, *more: str) -> str:
-        return command(results, "explain", "--run", run, "--set-dims", dims, *more)
+    def by_hand(run: str, dims: str, *more: str, code: int = 2) -> str:
+        return command(results, "explain", "--run", run, "--set-dims", dims, *more, code=code)
 
-    text = by_hand(RUN, "3,7", "--value", "50", "--count", "4", "--step", "2")
+    text = by_hand(RUN, "3,7", "--value", "50", "--count", "4", "--step", "2", code=0)
     assert "of 4 outputs change" in text and "3, 7 = 50" in text and "as it is" in text
     assert "has no latents that can be set" in by_hand("equation/cot_sft/s0", "3", "--value", "1")
     assert "no dimensions [99]" in by_hand(RUN, "99", "--value", "1")
     assert "its test sets are: embedded_in_domain" in by_hand(RUN, "1", "--value", "1", "--test", "gsm8k")
     assert "--set-dims needs one run, as in `--run equation/marcos/s0`, and a `--value`" in by_hand(RUN, "1")
     assert "--question does not go with --set-dims" in by_hand(RUN, "1", "--value", "1", "--question", "2")
-    assert "--value goes with --set-dims" in command(results, "explain", "--question", "2", "--value", "1")
+    assert "--value goes with --set-dims" in command(results, "explain", "--question", "2", "--value", "1", code=2)
 
 
 def test_dimensions_are_numbers() -> None:

@@ -14,9 +14,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from benchmarks.cli import app, require_text
+from benchmarks.cli import require_text
 from benchmarks.data.cards import File
 from benchmarks.data.records import DataError
 from benchmarks.data.sets import gsm8k, multiarith, svamp
@@ -27,6 +26,7 @@ from benchmarks.processes.locks import PARENT_VARIABLE, watch_parent
 from benchmarks.records.schema import parsed
 from benchmarks.studies.study import load_study, parse_study
 from benchmarks.studies.validation_errors import study_content
+from commands import invoke
 from methods.errors import InputError
 from test_messages import STUDY
 
@@ -309,15 +309,15 @@ def test_arguments_and_variables_are_utf8() -> None:
     with pytest.raises(InputError, match=r"MARCOS_BENCH_DATA, '/caf.*', has bytes that are not UTF-8"):
         require_text([], {DATA_VARIABLE: f"/{cafe}", "OTHER": cafe})
     require_text(["explain", "model", "café"], {"OTHER": cafe})
-    done = CliRunner().invoke(app, ["explain", cafe, "--text"])
-    assert done.exit_code == 2 and "argument 2" in done.stderr and "Traceback" not in done.stderr
+    done = invoke("explain", cafe, "--text", code=2)
+    assert "argument 2" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for results in (tmp_path / "file", Path("/dev/null"), tmp_path / ("a" * 300)):
-        done = CliRunner().invoke(app, ["data", "smoke", "--results", str(results)])
-        assert done.exit_code == 2 and f"error: {results}"[:60] in done.stderr and "Traceback" not in done.stderr
+        done = invoke("data", "smoke", "--results", results, code=2)
+        assert f"error: {results}"[:60] in done.stderr and "Traceback" not in done.stderr
 
 
 @quick

@@ -9,25 +9,19 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import fabricate
 from benchmarks.archive import ARCHIVE, LOGGED_STEPS, pack, thin_log, unpack, unpacked
 from benchmarks.files import BrokenRecord, frame_digest, read_json
 from benchmarks.records import results
 from benchmarks.report.report import report
 from benchmarks.studies.paths import Paths
-from benchmarks.tables.render import render
 from benchmarks.verification.checks import verify
 from methods.errors import InputError
-from test_verification import study
+from test_verification import study, with_tables
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made, place = study(), tmp_path_factory.mktemp("made")
-    fabricate.fabricate(made, place)
-    results.collect(made, place)
-    for table in made.tables:
-        render(made, place, table)
+    place = with_tables(tmp_path_factory.mktemp("made"))
     (place / "fake/runs/equation/cot/s0/model").mkdir()
     (place / "fake/runs/equation/cot/s0/model/weights.safetensors").write_bytes(bytes(100))
     return place / "fake"

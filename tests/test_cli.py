@@ -10,22 +10,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from benchmarks.cli import PANELS, app
 from benchmarks.cli.catalogue import describe_options
 from benchmarks.data import DATASETS
 from benchmarks.records import results
 from benchmarks.studies.study import STUDIES, study_path
+from commands import invoke, output, study_file
 from conftest import bibtex_fields
-from fabricate import fabricate, study
+from fabricate import collected, study
 from methods.registry import available, get_method
-
-
-def output(*arguments: str) -> str:
-    done = CliRunner().invoke(app, [*arguments])
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def test_the_help_groups_all_commands() -> None:
@@ -38,7 +32,7 @@ def test_the_help_groups_all_commands() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert CliRunner().invoke(app, ["--version"]).output == f"marcos-bench {version('marcos-bench')}\n"
+    assert output("--version") == f"marcos-bench {version('marcos-bench')}\n"
 
 
 @pytest.mark.parametrize(
@@ -57,15 +51,15 @@ def test_what_follows_a_study_goes_to_snakemake(
     output("run", "smoke", *asked)
     files = ["--configfile", str(STUDIES / "smoke.yaml"), "--snakefile", str(STUDIES.parent / "Snakefile")]
     assert started == [["-m", "snakemake", *files, *passed]]
-    done = CliRunner().invoke(app, ["run", "smok"])
-    assert done.exit_code == 2 and "did you mean `smoke`?" in done.output and len(started) == 1
+    done = invoke("run", "smok", code=2)
+    assert "did you mean `smoke`?" in done.output and len(started) == 1
 
 
 def test_bad_input_ends_in_a_message_and_a_bug_in_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = CliRunner().invoke(app, ["train", "no_such_study", "equation/cot_sft/s0"])
-    assert done.exit_code == 2 and done.output.startswith("error: no study at")
+    done = invoke("train", "no_such_study", "equation/cot_sft/s0", code=2)
+    assert done.output.startswith("error: no study at")
     monkeypatch.setattr("benchmarks.cli.common.load_study", lambda name: list(zip([1], [1, 2], strict=True)))
-    done = CliRunner().invoke(app, ["train", "smoke", "equation/cot_sft/s0"])
+    done = invoke("train", "smoke", "equation/cot_sft/s0", code=1)
     assert isinstance(done.exception, ValueError) and "error:" not in done.output
 
 
@@ -110,8 +104,7 @@ def test_data_sets_are_listed_and_their_cards_shown() -> None:
     assert fields["licence"].startswith("Apache-2.0") and fields["counts"] == {"test": 600}
     assert fields["files"]["test"][0]["path"] == "multiarith/MultiArith.json" and "@inproceedings{roy2015" in card
     assert "\nhub: 'cq01/mawps-asdiv-a_svamp (not pinned: never" in output("list", "datasets", "svamp_paper4138")
-    done = CliRunner().invoke(app, ["list", "datasets", "multiarit"])
-    assert done.exit_code == 2 and "did you mean `multiarith`?" in done.output
+    assert "did you mean `multiarith`?" in output("list", "datasets", "multiarit", code=2)
 
 
 @pytest.mark.parametrize(
@@ -137,38 +130,31 @@ def test_a_study_is_shown_with_its_blocks_rows_and_tests() -> None:
     assert "  icot_si         iCoT-SI (icot_si, only in equation)" in output("list", "studies", "stories")
 
 
-def test_options_of_another_use_are_refused(tmp_path: Path) -> None:
-    for words, message in (
-        (["measure", "smoke", "--batching", "--row", "marcos"], "--row does not go with --batching"),
-        (["measure", "smoke", "--name", "here", "--questions", "3"], "--questions goes with --batching"),
-        (["measure", "smoke"], "name this machine, as in `--name h200`, or measure `--batching`"),
-    ):
-        done = CliRunner().invoke(app, [*words, "--results", str(tmp_path)])
-        assert done.exit_code == 2 and message in done.output
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("measure smoke --batching --row marcos", "--row does not go with --batching"),
+        ("measure smoke --name here --questions 3", "--questions goes with --batching"),
+        ("measure smoke", "name this machine, as in `--name h200`, or measure `--batching`"),
+        ("data quick --block equatoin", "study quick has no block 'equatoin'; its blocks are: text, equation"),
+        ("table smoke --table ablation", "smoke does not list the table ablation; its tables are: main, decoding, con"),
+        # Otherwise, the run of the other study would be trained a second time
+        ("train stories_seeds equation/cot_sft/s0", "ask for `stories equation/cot_sft/s0`"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_written(words: str, message: str, tmp_path: Path) -> None:
+    assert message in output(*words.split(), "--results", tmp_path, code=2)
     assert not [*tmp_path.iterdir()]
 
 
 def test_options_of_no_method_are_a_clear_error() -> None:
-    done = CliRunner().invoke(app, ["list", "methods", "coconat"])
-    assert done.exit_code == 2 and "no method is named 'coconat'; did you mean `coconut`?" in done.output
-
-
-def test_a_shared_run_is_asked_for_where_it_is() -> None:
-    """Otherwise, the run of the other study would be trained a second time."""
-    done = CliRunner().invoke(app, ["train", "stories_seeds", "equation/cot_sft/s0"])
-    assert done.exit_code == 2 and "ask for `stories equation/cot_sft/s0`" in done.output, done.output
+    assert "no method is named 'coconat'; did you mean `coconut`?" in output("list", "methods", "coconat", code=2)
 
 
 def test_a_plan_of_tests_that_there_are_none_of_is_refused(tmp_path: Path) -> None:
-    text = (
-        (STUDIES / "smoke.yaml")
-        .read_text(encoding="utf-8")
-        .replace("name: smoke", "name: mine")
-        .replace("tests: [", "tests: [svmp, ")
-    )
-    (path := tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
-    assert done.exit_code == 2 and "no data set is named 'svmp'; did you mean `svamp`?" in done.output, done.output
+    text = study_path("smoke").read_text(encoding="utf-8").replace("name: smoke", "name: mine")
+    (path := tmp_path / "mine.yaml").write_text(text.replace("tests: [", "tests: [svmp, "), encoding="utf-8")
+    assert "no data set is named 'svmp'; did you mean `svamp`?" in output("plan", path, "--results", tmp_path, code=2)
 
 
 def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,51 +163,35 @@ def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monke
         (tmp_path / f"{name}.yaml").write_text(text.replace("name: smoke", f"name: {name}"), encoding="utf-8")
     (tmp_path / "broken.yaml").write_text("name: [broken", encoding="utf-8")
     monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path)
-    done = CliRunner().invoke(app, ["list", "studies"])
-    lines = done.output.splitlines()
-    assert done.exit_code == 2 and f"error: {tmp_path}/broken.yaml is not valid YAML" in lines[3]
+    lines = output("list", "studies", code=2).splitlines()
+    assert f"error: {tmp_path}/broken.yaml is not valid YAML" in lines[3]
     assert [line.split()[0] for line in lines[:3]] == ["a_name_of_more_than_16_letters", "first", "last"]
     assert {line.index("Smoke test") for line in lines[:3]} == {32}
 
 
-def test_a_block_that_a_study_has_not_is_a_clear_error(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["data", "quick", "--block", "equatoin", "--results", str(tmp_path)])
-    assert done.exit_code == 2 and not list(tmp_path.iterdir())
-    assert "study quick has no block 'equatoin'; its blocks are: text, equation" in done.output
-
-
-def test_a_study_is_shown_by_its_first_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, path = study(tables=["decoding", "main"]), tmp_path / "study.yaml"
-    path.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
-    assert "A fabricated study: decodings" in output("table", str(path), "--results", str(tmp_path))
+def test_a_study_is_shown_by_its_first_table(tmp_path: Path) -> None:
+    made = study(tables=["decoding", "main"])
+    collected(made, tmp_path)
+    table = ("table", study_file(made, tmp_path), "--results", tmp_path)
+    assert "A fabricated study: decodings" in output(*table)
     assert {file.name for file in (tmp_path / "fake").glob("table_*.md")} == {"table_decoding.md"}
-    assert "Training FLOPs" in output("table", str(path), "--results", str(tmp_path), "--table", "main")
-
-
-def test_a_table_that_a_study_does_not_list_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["table", "smoke", "--table", "ablation", "--results", str(tmp_path)])
-    assert done.exit_code == 2 and not list(tmp_path.iterdir())
-    assert "smoke does not list the table ablation; its tables are: main, decoding, controls (and" in done.output
+    assert "Training FLOPs" in output(*table, "--table", "main")
 
 
 def test_a_study_without_tables_says_so(tmp_path: Path) -> None:
-    (path := tmp_path / "study.yaml").write_text(study(tables=[]).model_dump_json(exclude_unset=True), encoding="utf-8")
+    table = ("table", study_file(study(tables=[]), tmp_path), "--results", tmp_path)
     for asked, message in (([], "lists no table (`tables: []`)"), (["--table", "main"], "its tables are: none (and")):
-        done = CliRunner().invoke(app, ["table", str(path), "--results", str(tmp_path), *asked])
-        assert done.exit_code == 2 and message in done.output
+        assert message in output(*table, *asked, code=2)
 
 
-def test_a_table_without_any_result_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, path = study(), tmp_path / "study.yaml"
-    path.write_text(made.model_dump_json(exclude_unset=True), encoding="utf-8")
+def test_a_table_without_any_result_says_so(tmp_path: Path) -> None:
+    made = study()
+    table = ("table", study_file(made, tmp_path), "--results", tmp_path)
     results.collect(made, tmp_path)
-    done = CliRunner().invoke(app, ["table", str(path), "--results", str(tmp_path)])
-    assert done.exit_code == 0 and "warning: no run of fake has a record" in done.stderr and "not run" in done.stdout
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
-    assert CliRunner().invoke(app, ["table", str(path), "--results", str(tmp_path)]).stderr == ""
+    done = invoke(*table)
+    assert "warning: no run of fake has a record" in done.stderr and "not run" in done.stdout
+    collected(made, tmp_path)
+    assert invoke(*table).stderr == ""
 
 
 def test_the_median_of_an_even_number_of_times_is_between_two(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Normal
 from torch.nn import functional as F
 
-from methods.backbone import load_backbone
+import tiny
 from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions, draw_labels, merge
 from methods.collate import IGNORE
@@ -30,9 +30,8 @@ ROWS = [("2+3?", ["2+3=5"], "5"), ("1+1+1=", ["1+1=2", "2+1=3"], "3"), ("7-", []
 
 
 @pytest.fixture
-def setup(vocabulary: Vocabulary) -> Setup:
-    small = {"hidden_size": 32, "intermediate_size": 64, "initializer_range": 0.2}  # large, so that the inputs matter
-    return Setup(load_backbone("qwen2-tiny", vocabulary.size, overrides=small), vocabulary)
+def setup() -> Setup:
+    return tiny.setup(intermediate_size=64, initializer_range=0.2)  # large, so that the inputs matter
 
 
 def make(setup: Setup, **options: object) -> CoLaR:
@@ -281,17 +280,6 @@ def test_draws_follow_decoding(setup: Setup) -> None:
         ]
     assert torch.equal(traces[0], traces[1]) and torch.equal(traces[2], traces[3])
     assert not torch.equal(traces[0], traces[2]) and not torch.equal(traces[3], traces[4])
-
-
-def test_controls_put_other_latents_in_place(setup: Setup) -> None:
-    model = make(setup, max_latents=1).eval()
-    with torch.no_grad():
-        own, exchanged, mean = (
-            model.generate(questions(setup), Decoding(max_new_tokens=2, trace=True, thoughts=thoughts)).trace["latents"]
-            for thoughts in ("own", "exchanged", "mean")
-        )
-    torch.testing.assert_close(exchanged, own.roll(1, 0))
-    torch.testing.assert_close(mean, own.mean(0, keepdim=True).expand_as(own))
 
 
 def test_warm_start_sets_separator_and_measures_embeddings(setup: Setup) -> None:

@@ -9,27 +9,24 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks import comparison
 from benchmarks.archive import pack
-from benchmarks.cli import app
 from benchmarks.comparison import Comparison, Side, compare, render
 from benchmarks.files import BrokenRecord, read_json
-from benchmarks.records import results
 from benchmarks.records.statistics import correctness, paired_test
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.store import find_experiments, session
-from fabricate import fabricate, study
+from commands import invoke
+from fabricate import collected, fabricate, study
 from methods.errors import InputError
 
 
 @contextmanager
 def known(*studies: Study) -> Iterator[pytest.MonkeyPatch]:
-    """Have fabricated studies found by their names, and the database in the results folder."""
+    """Have fabricated studies found by their names."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setattr(comparison, "load_study", {made.name: made for made in studies}.__getitem__)
         yield patch
 
@@ -38,14 +35,8 @@ def known(*studies: Study) -> Iterator[pytest.MonkeyPatch]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("compared")
     with known(study()):
-        fabricate(study(), path)
-        results.collect(study(), path)
+        collected(study(), path)
         yield path
-
-
-@pytest.fixture(autouse=True)
-def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 @pytest.fixture
@@ -125,26 +116,11 @@ def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared
     assert found.b == f"fake:equation/cot/s0 ({tmp_path}/fake/runs/equation/cot/s0)"
 
 
-def test_one_test_set_on_the_command_line(folder: Path) -> None:
-    arguments = ["compare", "fake:text/cot/s0", "fake:text/oracle/s0", "--results", str(folder), "--test"]
-    shown = CliRunner().invoke(app, [*arguments, "beta"])
-    assert shown.exit_code == 0 and "beta: the two differ on" in shown.output
-    assert "alpha: the two differ on" not in shown.output
-    assert CliRunner().invoke(app, [*arguments, "gamma"]).exit_code == 2
-
-
-def test_another_decoding_on_the_command_line(folder: Path) -> None:
-    arguments = [
-        "compare",
-        "fake:text/marcos/s0",
-        "fake:equation/marcos/s0",
-        "--results",
-        str(folder),
-        "--decoding",
-        "mean_r",
-    ]
-    shown = CliRunner().invoke(app, arguments)
-    assert shown.exit_code == 0 and "decoding: mean_r" in shown.output
+def test_test_set_and_decoding_on_the_command_line(folder: Path) -> None:
+    runs = ("compare", "fake:text/marcos/s0", "fake:equation/marcos/s0", "--results", folder)
+    shown = invoke(*runs, "--test", "beta", "--decoding", "mean_r").output
+    assert "beta: " in shown and "alpha: " not in shown and "decoding: mean_r" in shown
+    invoke(*runs, "--test", "gamma", code=2)
 
 
 def test_a_run_against_itself_differs_nowhere(folder: Path) -> None:
@@ -312,5 +288,5 @@ def test_a_damaged_database_is_named(tmp_path: Path) -> None:
 
 
 def test_the_help_says_how_runs_are_named() -> None:
-    text = " ".join(CliRunner().invoke(app, ["compare", "--help"]).output.replace("│", "").split())
+    text = " ".join(invoke("compare", "--help").output.replace("│", "").split())
     assert "STUDY:BLOCK/ROW/sSEED for a run" in text and "or an MLflow run id" in text

@@ -63,6 +63,10 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_kept(
     assert train(spec, results)["weights_sha256"] == undisturbed(spec)
 
 
+def no_space(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class SecondOfTwo(Ranks):
     rank, world = 1, 2
 
@@ -72,7 +76,7 @@ def test_a_rank_with_a_full_disk_removes_its_own_file_alone(tmp_path: Path, monk
 
     def half(_: Any, path: Path) -> None:
         path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        no_space()
 
     others = tmp_path / ".step-2.partial/model-00001-of-00002.safetensors"
     files.write_text(others, "being written")
@@ -88,10 +92,7 @@ def test_a_full_disk_spares_the_record_before(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "record.json"
     files.write_json(path, {"a": 1})
 
-    def fail(_: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(files, "sync", fail)
+    monkeypatch.setattr(files, "sync", no_space)
     with pytest.raises(files.DiskFull, match=rf"{tmp_path}: the disk is full"):
         files.write_json(path, {"a": 2})
     assert files.read_json(path) == {"a": 1} and list(tmp_path.iterdir()) == [path]
@@ -105,10 +106,7 @@ def test_room_for_features_is_taken_before_they_are_written(tmp_path: Path, monk
         assert path.stat().st_size == 10_000 and path.stat().st_blocks * 512 >= 10_000
         path.unlink()
 
-    def fail(*_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", fail)
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
     with pytest.raises(files.DiskFull, match=r"2,000.00 GB were to be written"):
         files.reserve(path, 2 * 10**12)
     assert not path.exists()

@@ -13,15 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
-from typer.testing import CliRunner
 
-from benchmarks.cli import app
 from benchmarks.data import fetching, sources, store
 from benchmarks.data.cards import File
 from benchmarks.data.records import DataError
 from benchmarks.data.sets import DATASETS, gsm8k
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, Generated
 from benchmarks.studies.study import Study, load_study
+from commands import invoke
 from small import small_study
 
 CONTENT = b"How many?||<<1+1=2>> #### 2\n"
@@ -214,8 +213,8 @@ def test_the_command_prints_what_is_new(
     study = study_on(monkeypatch, File.of("train.txt", digest, f"{address}/train.txt"))
     monkeypatch.setattr("benchmarks.cli.catalogue.load_study", lambda name: study)
     for printed, said in ((f"{tmp_path}/train.txt\n", "1 file fetched"), ("", "all that it needs is there")):
-        done = CliRunner().invoke(app, ["fetch", "small", "--folder", str(tmp_path)])
-        assert done.exit_code == 0 and done.stdout == printed and said in done.stderr
+        done = invoke("fetch", "small", "--folder", tmp_path)
+        assert done.stdout == printed and said in done.stderr
 
 
 @pytest.mark.parametrize("name", ["gsm8k_aug", "svamp_paper4138"])

@@ -27,6 +27,10 @@ def small_gsm8k(**changes: Any) -> DataSet:
     return DataSet(gsm8k.GSM8K.model_copy(update=content | files | changes), sources.json_lines, gsm8k.gsm8k)
 
 
+def no_route(*_: Any, **__: Any) -> None:
+    raise ConnectionError("no route")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
@@ -116,10 +120,7 @@ def test_what_the_folder_has_no_file_of_is_read_from_the_pinned_copy(
 def test_files_that_neither_folder_nor_hub_has_are_named_with_their_source(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def load(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr(sources, "load_dataset", load)
+    monkeypatch.setattr(sources, "load_dataset", no_route)
     for name, split, said in (("gsm8k", "test", "no route"), ("gsm8k_aug", "train", "no pinned revision")):
         with pytest.raises(DataError, match=said) as caught:
             load_records(name, "equation", split)
@@ -201,11 +202,8 @@ def test_without_a_pinned_revision_the_hub_is_never_asked(monkeypatch: pytest.Mo
 
 
 def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
-    def load(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no route")
-
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
-    monkeypatch.setattr(sources, "load_dataset", load)
+    monkeypatch.setattr(sources, "load_dataset", no_route)
     with pytest.raises(DataError, match=f"no route.*set {DATA_VARIABLE} to a folder with gsm8k/test.jsonl"):
         load_records("gsm8k", "text", "test")
 

@@ -27,6 +27,7 @@ from benchmarks.data.cards import File
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sets import gsm8k
 from benchmarks.data.tokenizers import texts, train_bpe
+from benchmarks.files import read_json
 from benchmarks.processes.locks import FileLock, Locked
 from benchmarks.studies.specs import BackboneSpec
 from benchmarks.studies.study import Study
@@ -92,7 +93,7 @@ def test_lengths_count_question_steps_and_answer(prepared: Path):
     corpus = open_corpus(prepared, "train")
     counted = [len(e.question) + sum(map(len, e.steps)) + len(e.answer) for e in corpus.examples(range(len(corpus)))]
     assert corpus.lengths.tolist() == counted
-    assert json.loads((prepared / "done.json").read_text(encoding="utf-8"))["tokens_per_epoch"] == sum(counted)
+    assert read_json(prepared / "done.json")["tokens_per_epoch"] == sum(counted)
 
 
 def test_validation_is_apart_from_training(prepared: Path):
@@ -113,7 +114,7 @@ def test_a_test_set_holds_text_ids_and_gold(prepared: Path):
 
 
 def test_done_says_what_was_used(prepared: Path):
-    done = json.loads((prepared / "done.json").read_text(encoding="utf-8"))
+    done = read_json(prepared / "done.json")
     counts = {"published": 20_000, "unread": 0, "usable": 20_000, "train": 300, "validation": 20, "too_long": 0}
     assert done["counts"] == counts
     assert done["overlaps"][TESTS[0]] == {"questions": 500, "shared_with_train": 0, "distinct": 500}
@@ -128,7 +129,7 @@ def test_the_digest_is_of_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(store, "make_tokenizer", lambda _, rows, size=size: train_bpe(texts(rows), size))
         folder = prepare(study, study.blocks[0], tmp_path / place)
         found[place] = (
-            json.loads((folder / "done.json").read_text(encoding="utf-8"))["tokenised"],
+            read_json(folder / "done.json")["tokenised"],
             open_corpus(folder, "train").sha256,
         )
     assert found["first"] == found["again"]
@@ -143,7 +144,7 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
     assert (folder / "done.json").stat().st_mtime_ns == before
     other = make_study(limit=30, max_question_tokens=28)
     prepare(other, other.blocks[0], tmp_path)
-    done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
+    done = read_json(folder / "done.json")
     assert 0 < done["counts"]["train"] < 30
     assert done["counts"]["too_long"] > 0
     assert {path.name for path in folder.parent.iterdir()} == {"equation", ".equation.lock"}
@@ -229,7 +230,7 @@ def test_a_test_question_seen_in_training_is_flagged(tmp_path: Path, monkeypatch
     monkeypatch.setattr(store, "to_records", leak)
     folder = prepare(study, study.blocks[0], tmp_path)
     tests = open_test(folder, TESTS[0])
-    shared = json.loads((folder / "done.json").read_text(encoding="utf-8"))["overlaps"][TESTS[0]]["shared_with_train"]
+    shared = read_json(folder / "done.json")["overlaps"][TESTS[0]]["shared_with_train"]
     held_back = {e.id for e in open_corpus(folder, "validation").examples(range(20))}
     assert shared == sum(tests.overlap) == sum(record.id not in held_back for record in leaked) > 30
     flagged = {normalise(text) for text, flag in zip(tests.texts, tests.overlap, strict=True) if flag}

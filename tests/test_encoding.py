@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from benchmarks.cli import app, prepare_terminal
+from benchmarks.cli import prepare_terminal
+from commands import invoke
 from conftest import ROOT
 
 PIPES = {"run", "Popen", "check_output", "check_call", "call"}
@@ -89,11 +89,11 @@ def test_a_terminal_keeps_its_encoding_and_shows_what_it_lacks_as_marks(monkeypa
 def test_a_width_that_is_none_counts_as_unset(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     words = ("explain", "--help"), ("table", "smoke", "--table", "claims")
-    plain = [CliRunner().invoke(app, [*word]).output for word in words]
+    plain = [invoke(*word).output for word in words]
     monkeypatch.setenv("COLUMNS", columns)
-    assert [CliRunner().invoke(app, [*word]).output for word in words] == plain
+    assert [invoke(*word).output for word in words] == plain
 
 
 def test_a_width_that_is_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "57")
-    assert {len(line) for line in CliRunner().invoke(app, ["explain", "--help"]).output.splitlines()[2:]} <= {0, 57}
+    assert {len(line) for line in invoke("explain", "--help").output.splitlines()[2:]} <= {0, 57}

@@ -21,7 +21,7 @@ from benchmarks.data import decode, load_records, load_tokenizer
 from benchmarks.evaluation import inference
 from benchmarks.evaluation import task as evaluation
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
-from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json
+from benchmarks.files import BrokenRecord, read_json, read_parquet
 from benchmarks.scoring import SCORERS, Reference, Score
 from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths
@@ -30,6 +30,7 @@ from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
 from benchmarks.studies.study import StudyError
 from benchmarks.training.loop import train
 from benchmarks.verification.rescoring import wrong_answers
+from fabricate import update_record
 from methods.base import Example, Method
 from methods.errors import InputError
 from methods.generation import Cost, Decoding, Generation
@@ -252,7 +253,7 @@ def test_answers_of_others_are_not_kept(asked: list[str], results: Path, monkeyp
     assert evaluation.evaluate(spec, results)["predictions"] == whole and len(asked) == 2
     weights = {name: tensor * 1.01 for name, tensor in read_weights(paths.weights).items()}
     digest = checkpoints.save_weights(paths.weights, weights)
-    write_json(paths.record("train"), read_json(paths.record("train")) | {"weights_sha256": digest})
+    update_record(paths.record("train"), weights_sha256=digest)
     evaluation.evaluate(spec, results)
     assert len(asked) == 3
     monkeypatch.setattr(evaluation, "code_digest", lambda *_: "edited")

@@ -10,14 +10,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import fabricate
 from benchmarks import external_rows
 from benchmarks.archive import pack
-from benchmarks.cli import app
 from benchmarks.data import load_records
-from benchmarks.files import read_json, write_json
+from benchmarks.files import read_json
 from benchmarks.records import results
 from benchmarks.records.results import load_collected
 from benchmarks.studies.specs import Table
@@ -26,9 +24,10 @@ from benchmarks.tables.base import ExternalRows
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents, render
 from benchmarks.verification.checks import report, verify
+from commands import invoke, study_file
 from methods.errors import InputError
 from test_tables import cells
-from test_verification import TESTS, study
+from test_verification import TESTS, edit, study
 
 TEST, OTHER = "embedded_in_domain", "embedded_reworded"
 THEIR_ACCURACY = fabricate.ACCURACY | {"cot": (0.99, 0.99)}  # better than all of ours
@@ -36,13 +35,8 @@ FROM = "(from theirs, never ranked)"
 
 
 def made(folder: Path, accuracy: Any = fabricate.ACCURACY) -> Path:
-    fabricate.fabricate(study(), folder, accuracy)
-    results.collect(study(), folder)
+    fabricate.collected(study(), folder, accuracy)
     return folder
-
-
-def edit(path: Path, **changes: Any) -> None:
-    write_json(path, read_json(path) | changes)
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +118,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("reason", CHANGES)
 def test_runs_that_do_not_match_are_left_out_with_the_reason(reason: str, ours: Path, theirs: Path) -> None:
-    collected = read_json(theirs / "fake/collect.json")  # which fits their version of the study
-    CHANGES[reason](collected["runs"][RUN])
-    write_json(theirs / "fake/collect.json", collected)
+    edit(theirs / "fake/collect.json", lambda content: CHANGES[reason](content["runs"][RUN]))
     found = read(ours, str(theirs))
     assert f"Left out: {RUN}: {reason}" in found.about[0]
     shown = {(line["block"], line["row"]) for line in found.lines.to_dict("records")}
@@ -137,23 +129,20 @@ def test_a_run_whose_start_was_trained_otherwise_is_left_out(tmp_path: Path) -> 
     rows = [{"id": "cot", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
     started = fabricate.study(evaluation=TESTS, rows=rows)
     for folder in ("ours", "theirs"):
-        fabricate.fabricate(started, tmp_path / folder)
-        results.collect(started, tmp_path / folder)
-    collected = read_json(tmp_path / "theirs/fake/collect.json")
-    collected["runs"][RUN]["train"]["digest"] = "0"
-    write_json(tmp_path / "theirs/fake/collect.json", collected)
+        fabricate.collected(started, tmp_path / folder)
+    edit(tmp_path / "theirs/fake/collect.json", lambda content: content["runs"][RUN]["train"].update(digest="0"))
     found = external_rows.read_external_rows(load_collected(started, tmp_path / "ours"), [str(tmp_path / "theirs")])
     assert f"Left out: {RUN}, equation/coconut/s0: trained with other settings." in found.about[0]
 
 
 def test_other_data_leave_a_block_out_and_nothing_left_is_an_error(ours: Path, theirs: Path) -> None:
     digests = read_json(theirs / "fake/data/text/done.json")["digests"]
-    edit(theirs / "fake/data/text/done.json", digests=digests | {f"{TEST}/test": "0"})
+    fabricate.update_record(theirs / "fake/data/text/done.json", digests=digests | {f"{TEST}/test": "0"})
     results.collect(study(), theirs)
     found = read(ours, str(theirs))
     assert f"other data ({TEST}/test)" in found.about[0]
     assert set(found.lines["block"]) == {"equation"}
-    edit(theirs / "fake/data/equation/done.json", digests={})
+    fabricate.update_record(theirs / "fake/data/equation/done.json", digests={})
     results.collect(study(), theirs)
     with pytest.raises(
         InputError, match=r"theirs has no row that belongs beside those of fake: text/.*: no record of their data"
@@ -163,7 +152,7 @@ def test_other_data_leave_a_block_out_and_nothing_left_is_an_error(ours: Path, t
 
 def test_other_kernels_are_named(ours: Path, theirs: Path) -> None:
     for path in (theirs / "fake/runs").rglob("evaluate.json"):
-        edit(path, environment=fabricate.ENVIRONMENT | {"kernels": {"aten": "AVX2"}})
+        fabricate.update_record(path, environment=fabricate.ENVIRONMENT | {"kernels": {"aten": "AVX2"}})
     results.collect(study(), theirs)
     (about,) = read(ours, str(theirs)).about
     assert "Computed with other kernels than ours" in about and "Kernels: AVX2 kernels on Example CPU" in about
@@ -203,8 +192,7 @@ def test_a_study_names_outputs_as_published(ours: Path, tmp_path: Path, monkeypa
     }
 
     def tables() -> dict[str, str]:
-        done = CliRunner().invoke(app, ["collect", str(tmp_path / "study.yaml"), "--results", str(ours)])
-        assert done.exit_code == 0, done.output
+        invoke("collect", tmp_path / "study.yaml", "--results", ours)
         render(made, ours)
         return contents(made, ours)
 
@@ -223,9 +211,7 @@ def test_a_study_names_outputs_as_published(ours: Path, tmp_path: Path, monkeypa
     assert cells(text, "GPT-2", heading)[3] == "100.00<sup>2</sup>" and "not at hand" not in text
     with pytest.raises(InputError, match=r"two rows are As published .*, GPT-2"):
         external_rows.read_external_rows(load_collected(made, ours), [f"GPT-2={tmp_path}/a.jsonl@{TEST}"])
-    collected = read_json(ours / "fake/collect.json")
-    collected["published"][0]["scorer"]["version"] = "0"
-    write_json(ours / "fake/collect.json", collected)
+    edit(ours / "fake/collect.json", lambda content: content["published"][0]["scorer"].update(version="0"))
     assert "a.jsonl was scored by another version" in report(verify(made, ours / "fake"))
 
 
@@ -256,7 +242,7 @@ def test_what_cannot_be_read_is_refused(named: str, message: str, ours: Path, tm
 
 
 def test_our_own_answers_have_todays_scores(ours: Path, theirs: Path) -> None:
-    edit(
+    fabricate.update_record(
         ours / "fake/runs" / RUN / "evaluate.json",
         scorers={key: {"name": "number", "version": "1"} for key in (TEST, OTHER)},
     )
@@ -266,18 +252,13 @@ def test_our_own_answers_have_todays_scores(ours: Path, theirs: Path) -> None:
 
 
 def test_command(ours: Path, theirs: Path, tmp_path: Path) -> None:
-    (path := tmp_path / "study.yaml").write_text(study().model_dump_json(exclude_unset=True), encoding="utf-8")
-
-    def ask(*more: str) -> Any:
-        return CliRunner().invoke(app, ["table", str(path), "--results", str(ours), *more])
-
-    assert ask().exit_code == 0
-    done = ask("--with", f"theirs={theirs}")
-    assert done.exit_code == 0 and FROM in done.stdout, done.output
+    command = ("table", study_file(study(), tmp_path), "--results", ours)
+    invoke(*command)
+    assert FROM in invoke(*command, "--with", f"theirs={theirs}").stdout
     assert {file.name for file in (ours / "fake/with").iterdir()} == {
         f"table_main.{end}" for end in ("md", "tex", "csv", "json")
     }
     assert FROM not in (ours / "fake/table_main.md").read_text("utf-8")
     assert {finding.kind for finding in verify(study(), ours / "fake")} == {"ok", "not made"}
-    done = ask("--with", str(theirs), "--table", "decoding")
-    assert done.exit_code == 2 and "--with goes with the tables main and 3b, not with decoding" in done.output
+    done = invoke(*command, "--with", theirs, "--table", "decoding", code=2)
+    assert "--with goes with the tables main and 3b, not with decoding" in done.output

@@ -13,11 +13,10 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.figures.accuracy import StepsFigure, SweepsFigure
 from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import render
-from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study
-from fabricate import fabricate, study
+from fabricate import collected, let_r_die, study
 
 BASE = {"deep": 4, "shallow": 8, "tau": 1}
 
@@ -46,8 +45,7 @@ def made(**changes: Any) -> Study:
 
 
 def drawing(made: Study, folder: Path) -> SweepsFigure:
-    fabricate(made, folder, {})
-    results.collect(made, folder)
+    collected(made, folder, {})
     return SweepsFigure(results.load_collected(made, folder))
 
 
@@ -119,10 +117,7 @@ def test_bars_cover_other_trainings_where_there_are_several(tmp_path: Path, seed
 def test_a_point_whose_r_is_dead_is_hollow(tmp_path: Path) -> None:
     ours = made(blocks=ONE)
     drawing(ours, tmp_path)
-    path = tmp_path / "fake/runs/equation/shallow_16/s0/train.json"
-    write_json(
-        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
-    )
+    let_r_die(tmp_path / "fake/runs/equation/shallow_16/s0")
     results.collect(ours, tmp_path)
     figure, canvas = SweepsFigure(results.load_collected(ours, tmp_path)), Canvas(layout="constrained")
     data = figure.data()

@@ -12,7 +12,7 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.analysis.records import analysed
+from benchmarks.analysis.records import analysed, record_path
 from benchmarks.figures.accuracy import ParetoFigure
 from benchmarks.figures.base import GREY, SETTINGS, FigureBuilder, NothingToDraw, log_axis
 from benchmarks.figures.copied import CopiedFigure
@@ -22,20 +22,28 @@ from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records import results
 from benchmarks.records.results import StudyRecords
 from benchmarks.studies.specs import Figure
-from fabricate import fabricate, fabricate_analysis, study
+from benchmarks.studies.study import Study
+from fabricate import collected, fabricate, fabricate_analysis, study, update_record
 from methods.registry import available
 
 OTHERS = (Figure.copied, Figure.curves, Figure.latents_curve, Figure.sweeps)  # each needs a study of its own
 ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "control": True}]
 
 
+def with_analyses(made: Study, folder: Path) -> list[Path]:
+    """Fabricate a study with the analyses that figures need. Return the records of the analyses."""
+    fabricate(made, folder)
+    specs = [spec for _, _, spec in analysed(made)]
+    for spec in specs:
+        fabricate_analysis(spec, folder)
+    return [record_path(folder, spec) for spec in specs]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the records of a study with an analysis in each block, and one run that was not timed."""
     made, path = study(), tmp_path_factory.mktemp("results")
-    fabricate(made, path)
-    for block in made.blocks:
-        fabricate_analysis(made.runs[f"{block.id}/marcos/s0"], path)
+    with_analyses(made, path)
     (path / "fake/runs/equation/cot/s0/time.json").unlink()
     results.collect(made, path)
     return path
@@ -150,8 +158,7 @@ def test_accuracy_by_number_of_latents(tmp_path: Path) -> None:
     decodings |= {name: {"options": {"num_latents": n}, "only": ["codi"]} for n, name in ((1, "one"), (8, "eight"))}
     decodings["drawn"] = decodings["one"] | {"tokens": "sample", "seeds": 1}
     made = study(rows=rows, evaluation={"tests": ["alpha", "beta"], "decodings": decodings}, seeds=[0, 1])
-    fabricate(made, tmp_path, {"codi": (0.9, 0.5), "direct": (0.3, 0.3)})
-    results.collect(made, tmp_path)
+    collected(made, tmp_path, {"codi": (0.9, 0.5), "direct": (0.3, 0.3)})
     paths = {path.suffix[1:]: path for path in render(made, tmp_path, Figure.latents_curve)}
     frame, caption = pd.read_csv(paths["csv"]), paths["md"].read_text(encoding="utf-8")
     curve = frame.loc[(frame["block"] == "text") & (frame["test"] == "alpha") & (frame["row"] == "codi")]
@@ -196,21 +203,17 @@ def test_effects_of_the_clique(files: dict[Figure, dict[str, Path]]) -> None:
 
 def test_a_dead_r_has_no_clique(tmp_path: Path) -> None:
     plain = study()
-    fabricate(plain, tmp_path)
+    paths = with_analyses(plain, tmp_path)
     results.collect(plain, tmp_path)
-    paths = []
-    for _, _, spec in analysed(plain):
-        fabricate_analysis(spec, tmp_path)
-        paths.append(tmp_path / f"fake/runs/{spec.id}/analysis/analysis.json")
     dead = {"active": 0, "frequent": [], "clique": []}
-    write_json(paths[0], read_json(paths[0]) | dead)
+    update_record(paths[0], **dead)
     drawing = InterventionFigure(results.load_collected(plain, tmp_path))
     data = drawing.data()
     assert set(data["block"]) == {"equation"}
     drawing.draw(Canvas(layout="constrained"), data)
     assert any(text.endswith("text: no dimension of R is ever active.") for text in drawing.caption(data))
     for path in paths:
-        write_json(path, read_json(path) | dead)
+        update_record(path, **dead)
     with pytest.raises(NothingToDraw, match="no dimension of R is ever active"):
         InterventionFigure(results.load_collected(plain, tmp_path)).data()
 
@@ -218,12 +221,9 @@ def test_a_dead_r_has_no_clique(tmp_path: Path) -> None:
 def test_one_dimension_has_no_correlations(tmp_path: Path) -> None:
     """The panels say so. Otherwise, they would show a red square and a single node."""
     plain = study()
-    fabricate(plain, tmp_path)
+    path, _ = with_analyses(plain, tmp_path)
     results.collect(plain, tmp_path)
-    for _, _, spec in analysed(plain):
-        fabricate_analysis(spec, tmp_path)
-    path = tmp_path / "fake/runs/text/marcos/s0/analysis/analysis.json"
-    write_json(path, read_json(path) | {"frequent": [0], "clique": [0]})
+    update_record(path, frequent=[0], clique=[0])
     drawing, canvas = InterventionFigure(results.load_collected(plain, tmp_path)), Canvas(layout="constrained")
     drawing.draw(canvas, drawing.data())
     said = ["only dimension 0\nis often active" in [text.get_text() for text in axes.texts] for axes in canvas.axes]
@@ -266,10 +266,7 @@ def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
 def test_digits_without_a_dimension_are_hatched(tmp_path: Path, steered: bool) -> None:
     """If no digit has a dimension, nothing was steered, and the right panel is empty."""
     made = study()
-    fabricate(made, tmp_path)
-    for _, _, spec in analysed(made):
-        fabricate_analysis(spec, tmp_path)
-        path = tmp_path / f"fake/runs/{spec.id}/analysis/analysis.json"
+    for path in with_analyses(made, tmp_path):
         record = read_json(path)
         record["encoding"]["dims"] = [*range(3, 11), None, None] if steered else [None] * 10
         record["encoding"]["explained"] = {"digit": [0.46, 0.17], "level": [0.94, None]}
@@ -347,27 +344,22 @@ def test_figures_of_latents_name_what_they_need(folder: Path, tmp_path: Path) ->
     needed = FIGURE_BUILDERS[Figure.dimensions].needs(study(), folder)
     assert needed == [folder / f"fake/runs/{block}/marcos/s0/analysis/analysis.json" for block in ("text", "equation")]
     assert not FIGURE_BUILDERS[Figure.pareto].needs(study(), folder)
-    fabricate(study(), tmp_path)
-    results.collect(study(), tmp_path)
+    collected(study(), tmp_path)
     with pytest.raises(BrokenRecord, match=r"analysis\.json does not exist"):
         render(study(), tmp_path, Figure.dimensions)
 
 
 def test_a_study_without_such_latents_says_so(tmp_path: Path) -> None:
     plain = study(rows=ROWS)
-    fabricate(plain, tmp_path)
-    results.collect(plain, tmp_path)
+    collected(plain, tmp_path)
     with pytest.raises(NothingToDraw, match="no row of fake has latents that can be set by hand"):
         render(plain, tmp_path, Figure.calibration)
 
 
 def test_a_changed_file_is_not_drawn(tmp_path: Path) -> None:
     made = study()
-    fabricate(made, tmp_path)
-    spec = made.runs["text/marcos/s0"]
-    for block in made.blocks:
-        fabricate_analysis(made.runs[f"{block.id}/marcos/s0"], tmp_path)
+    path, _ = with_analyses(made, tmp_path)
     results.collect(made, tmp_path)
-    (tmp_path / f"fake/runs/{spec.id}/analysis/samples.parquet").write_bytes(b"")
+    path.with_name("samples.parquet").write_bytes(b"")
     with pytest.raises(BrokenRecord, match=r"samples\.parquet is not the file that was recorded \(.*\): run `analyse`"):
         render(made, tmp_path, Figure.calibration)

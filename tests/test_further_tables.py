@@ -16,8 +16,8 @@ from benchmarks.records import results
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.tables.render import TABLE_BUILDERS, contents, render
-from fabricate import fabricate, study
-from test_tables import cells
+from fabricate import collected, fabricate, let_r_die, study
+from test_tables import cells, header
 
 DECODINGS: dict[str, Any] = {
     "default": {"seeds": 3},
@@ -59,14 +59,9 @@ def controls(folder: Path) -> dict[str, str]:
     return contents(made(), folder, Table.controls)
 
 
-def header(text: str) -> list[str]:
-    return [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")]
-
-
 def test_every_table_is_written_under_its_name(folder: Path, tmp_path: Path) -> None:
     tasks = made(blocks=BLOCKS)
-    fabricate(tasks, tmp_path, {})
-    results.collect(tasks, tmp_path)
+    collected(tasks, tmp_path, {})
     assert set(TABLE_BUILDERS) == set(Table)
     for table in Table:
         names = [path.name for path in render(*((tasks, tmp_path) if table in TASKS else (made(), folder)), table)]
@@ -82,8 +77,7 @@ def test_a_table_of_tasks_needs_one_test_set_a_block(table: Table, folder: Path)
 def test_the_default_decoding_is_in_every_table_even_as_a_control_of_latents(tmp_path: Path) -> None:
     rows = [{"id": "marcos", "method": "marcos"}]
     odd = study(rows=rows, evaluation={"tests": ["alpha"], "decodings": {"default": {"thoughts": "exchanged"}}})
-    fabricate(odd, tmp_path, {})
-    frame = results.collect(odd, tmp_path)
+    frame = collected(odd, tmp_path, {})
     shown = f"{100 * frame.loc[frame['block'] == 'text', 'accuracy_mean'].iloc[0]:.2f}"
     for table in (Table.main, Table.decoding, Table.synthetic):
         assert shown in contents(odd, tmp_path, table)["md"], table
@@ -134,8 +128,7 @@ def test_a_run_without_answers_says_so_in_every_table(decoding: dict[str, str], 
 
 def test_spread_over_decoding_seeds_with_several_trainings(tmp_path: Path) -> None:
     several = made(seeds=[0, 1])
-    fabricate(several, tmp_path)
-    frame = results.collect(several, tmp_path)
+    frame = collected(several, tmp_path)
     runs = frame[(frame["row"] == "marcos") & (frame["decoding"] == "sampled") & (frame["test"] == "alpha")]
     spread = runs.loc[runs["block"] == "equation", "accuracy_std"].mean()
     text = contents(several, tmp_path, Table.decoding)["md"]
@@ -181,10 +174,7 @@ def test_latex_of_all_tables_is_ascii(decoding: dict[str, str], controls: dict[s
 def test_a_row_whose_r_is_dead_says_so_in_every_table(tasks: bool, tmp_path: Path) -> None:
     ours = made(blocks=BLOCKS) if tasks else made()
     fabricate(ours, tmp_path, {})
-    path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
-    write_json(
-        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
-    )
+    let_r_die(tmp_path / "fake/runs/equation/marcos/s0")
     results.collect(ours, tmp_path)
     own = (Table.main, Table.decoding, Table.controls, Table.ablation, Table.nar, Table.scale)
     for table in TASKS if tasks else own:
@@ -193,8 +183,7 @@ def test_a_row_whose_r_is_dead_says_so_in_every_table(tasks: bool, tmp_path: Pat
 
 def test_a_study_without_other_decodings_says_what_it_lacks(tmp_path: Path) -> None:
     plain = study(evaluation={"tests": ["alpha", "beta"]})
-    fabricate(plain, tmp_path)
-    results.collect(plain, tmp_path)
+    collected(plain, tmp_path)
     assert "no control of latents: add a decoding" in contents(plain, tmp_path, Table.controls)["md"]
     assert "This study has one decoding only" in contents(plain, tmp_path, Table.decoding)["md"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import socket
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.files import read_json
+from benchmarks.files import read_json, write_json
 from benchmarks.processes import heartbeat as heartbeat_module
 from benchmarks.processes import launch
 from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, read_beat, request_stop, stop, stragglers
@@ -33,6 +32,18 @@ def until(happened: Callable[[], object], seconds: float = 20.0) -> None:
         time.sleep(0.05)
 
 
+def ended_process() -> subprocess.Popen[bytes]:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return ended
+
+
+def write_beat(folder: Path, number: int, pid: int, failed: float, code: int) -> None:
+    """Write what a rank said last, which failed then with this exit code (0.0: it said nothing of an end)."""
+    beat = Beat(number, socket.gethostname(), pid, 7, "forward pass", 1, failed, code)
+    write_json(folder / f"rank-{number}.beat", vars(beat))
+
+
 def test_ranks_that_are_behind_are_named() -> None:
     beats = [Beat(number, "host", number, count, "forward pass", 1) for number, count in enumerate((7, 6, 7))]
     assert stragglers(beats, still=set()) == [beats[1]]
@@ -48,10 +59,7 @@ def test_a_rank_that_was_killed_is_named_before_those_that_failed_for_it(tmp_pat
     counts, whatever the launcher saw first.
     """
     for number, failed in enumerate((20.0, 10.0, 0.0)):
-        ended = subprocess.Popen([sys.executable, "-c", ""])
-        ended.wait()
-        beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed, number + 1)
-        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)), encoding="utf-8")
+        write_beat(tmp_path, number, ended_process().pid, failed, number + 1)
     launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(247)"], start_new_session=True)
     launcher.wait()
     with pytest.raises(RankFailure, match=r"rank 2 \(process \d+ on .*: ended by SIGKILL"):
@@ -70,8 +78,7 @@ def test_what_a_rank_died_of_is_told_whatever_the_launcher_saw_first(tmp_path: P
     failed.wait()
     until(lambda: not alive(killed.pid))
     for number, (pid, time_of, code) in enumerate(((failed.pid, 20.0, 1), (killed.pid, 0.0, 0))):
-        beat = Beat(number, socket.gethostname(), pid, 7, "forward pass", 1, time_of, code)
-        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)), encoding="utf-8")
+        write_beat(tmp_path, number, pid, time_of, code)
     launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], start_new_session=True)
     with pytest.raises(RankFailure, match=r"rank 1 \(process \d+ on .*: ended by SIGKILL") as failure:
         Watch(launcher, tmp_path, EngineSpec(kind="deepspeed", gpus=2)).until_done()
@@ -81,10 +88,7 @@ def test_what_a_rank_died_of_is_told_whatever_the_launcher_saw_first(tmp_path: P
 def test_a_rank_that_ended_without_a_word_was_killed_though_the_launcher_has_cleared_it_away(tmp_path: Path) -> None:
     """Its status is gone, and the launcher passes on that of the rank that failed because of it."""
     for number, (failed, code) in enumerate(((20.0, 1), (0.0, 0))):
-        ended = subprocess.Popen([sys.executable, "-c", ""])
-        ended.wait()
-        beat = Beat(number, socket.gethostname(), ended.pid, 7, "forward pass", 1, failed, code)
-        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)), encoding="utf-8")
+        write_beat(tmp_path, number, ended_process().pid, failed, code)
     launcher = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], start_new_session=True)
     launcher.wait()
     with pytest.raises(RankFailure, match=r"rank 1 \(process \d+ on .*: ended by a signal .* SIGKILL") as failure:
@@ -93,11 +97,9 @@ def test_a_rank_that_ended_without_a_word_was_killed_though_the_launcher_has_cle
 
 
 def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+    ended = ended_process()
     for number, (pid, failed) in enumerate(((ended.pid, 20.0), (os.getpid(), 10.0), (os.getpid(), 0.0))):
-        beat = Beat(number, socket.gethostname(), pid, 7, "forward pass", 1, failed, 2 * number)
-        (tmp_path / f"rank-{number}.beat").write_text(json.dumps(vars(beat)), encoding="utf-8")
+        write_beat(tmp_path, number, pid, failed, 2 * number)
     with pytest.raises(RankFailure, match=r"rank 1 \(process.*ended with exit code 2") as failure:
         Watch(ended, tmp_path, EngineSpec(kind="deepspeed", gpus=3)).until_done()  # type: ignore[arg-type]
     assert failure.value.code == 2
@@ -108,19 +110,11 @@ def test_a_rank_that_an_error_ends_says_so(tmp_path: Path) -> None:
     """Other ranks fail in turn. That it was not a signal shows which of them was the first to end."""
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
-    (tmp_path / heartbeat_module.ENVIRONMENT_FILE).write_text(json.dumps({}), encoding="utf-8")
+    write_json(tmp_path / heartbeat_module.ENVIRONMENT_FILE, {})
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     words = ["--folder", str(tmp_path), "--results", str(tmp_path / "nothing")]
     ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks.rank",
-            "train",
-            *words,
-            "--parent",
-            f"{os.getpid()}@{socket.gethostname()}",
-        ],
+        [sys.executable, "-m", "benchmarks.rank", "train", *words, "--parent", f"{os.getpid()}@{socket.gethostname()}"],
         env={**os.environ, **alone, "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)},
         check=False,
     )
@@ -239,7 +233,7 @@ rank.main()
 def test_a_rank_takes_over_variables_before_torch_reads_them(tmp_path: Path) -> None:
     spec = small_study([{"id": "cot_sft", "method": "cot_sft"}]).runs["equation/cot_sft/s0"]
     (tmp_path / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
-    (tmp_path / heartbeat_module.ENVIRONMENT_FILE).write_text(json.dumps({"OMP_NUM_THREADS": "1"}), encoding="utf-8")
+    write_json(tmp_path / heartbeat_module.ENVIRONMENT_FILE, {"OMP_NUM_THREADS": "1"})
     done = subprocess.run(
         [sys.executable, "-c", TAKES_OVER, "train", "--folder", tmp_path, "--results", tmp_path, "--parent", "1@here"],
         env={**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(ROOT)},

@@ -17,12 +17,10 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from benchmarks import rank
 from benchmarks.analysis import explaining, interventions
 from benchmarks.analysis import task as analysis
-from benchmarks.cli import app
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
@@ -35,6 +33,7 @@ from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.studies.study import load_study
 from benchmarks.timing import measuring, speed
 from benchmarks.training import loop
+from commands import invoke, study_file
 from conftest import ROOT, needs_deepspeed, needs_linux
 from methods.base import Budget
 from methods.errors import InputError
@@ -208,19 +207,19 @@ def test_gpus_that_share_every_run_change_no_run_but_those_with_statistics_of_a_
 def test_a_run_that_all_gpus_share_is_the_run_of_one(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
     """Two ranks train it; whoever asks for it without them finds it trained."""
     rows = [{"id": "cot_sft", "method": "cot_sft", "engine": {"micro_batch": 32, "micro_tokens": 4096}}]
-    path = tmp_path / "small.yaml"
-    path.write_text(small_study(rows, training={"epochs": 0.3}).model_dump_json(exclude_unset=True), encoding="utf-8")
-    call = ["train", str(path), "equation/cot_sft/s0", "--results", str(tmp_path)]
-    assert CliRunner().invoke(app, ["data", str(path), "--results", str(tmp_path)]).exit_code == 0
+    path = study_file(small_study(rows, training={"epochs": 0.3}), tmp_path)
+    call = ["train", path, "equation/cot_sft/s0", "--results", tmp_path]
+    invoke("data", path, "--results", tmp_path)
     bare.setenv("MARCOS_BENCH_GPUS", "2")
-    assert (ran := CliRunner().invoke(app, call)).exit_code == 0, ran.output
+    invoke(*call)
     run = tmp_path / "small/runs/equation/cot_sft/s0"
     engine = read_json(run / "spec.json")["engine"]
     assert (engine["gpus"], engine["zero_stage"], engine["micro_batch"], engine["micro_tokens"]) == (2, 1, None, 4096)
     trained = read_json(run / "train.json")
     bare.delenv("MARCOS_BENCH_GPUS")
     bare.setattr(loop, "Trainer", None)
-    assert CliRunner().invoke(app, call).exit_code == 0 and read_json(run / "train.json") == trained
+    invoke(*call)
+    assert read_json(run / "train.json") == trained
 
 
 def test_a_row_may_have_settings_of_its_own() -> None:
@@ -410,4 +409,4 @@ def test_a_command_that_computes_takes_a_gpu_first(
     monkeypatch.setattr("benchmarks.data.store.require_prepared", lambda *_: None)
     monkeypatch.setattr(devices, "pin", calls.append)
     monkeypatch.setattr(module, work, begin)
-    assert "after [1]" in CliRunner().invoke(app, arguments).output
+    assert "after [1]" in invoke(*arguments, code=2).output

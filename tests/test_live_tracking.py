@@ -33,7 +33,6 @@ PATIENCE = 60.0  # seconds; the machine may be busy
 @pytest.fixture(autouse=True)
 def _live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "yes")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 def waiting_in_step(count: int) -> None:

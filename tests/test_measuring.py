@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from benchmarks.cli import app
 from benchmarks.engine import autocast
 from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json
@@ -24,6 +21,7 @@ from benchmarks.studies.study import StudyError, load_study
 from benchmarks.tables.measured import measured_lines, render_measured
 from benchmarks.timing import measuring
 from benchmarks.timing.measuring import gold_examples, measure
+from commands import invoke, output, study_file
 from conftest import needs_deepspeed
 from methods.codi import CODI
 from methods.generation import Decoding
@@ -40,16 +38,12 @@ CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}}
 
 def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path: Path) -> None:
     study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"})
-    path = tmp_path / "small.yaml"
-    path.write_text(study.model_dump_json(exclude_unset=True), encoding="utf-8")
+    path = study_file(study, tmp_path)
     cut = ["--set", "engine.micro_batch=8", "--set", "engine.micro_tokens=null"]
     options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", *cut]
-    run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
-    assert run.exit_code == 0, run.output
+    run = invoke("measure", path, "--name", "here", *options)
     folder = results / "measured/here"
-    lines = {
-        line["row"]: line for line in json.loads((folder / "table_small.json").read_text(encoding="utf-8"))["lines"]
-    }
+    lines = {line["row"]: line for line in read_json(folder / "table_small.json")["lines"]}
     assert list(lines) == ["cot_sft", "coconut", "marcos"]
     for line in lines.values():
         # A CPU has no known peak
@@ -67,21 +61,17 @@ def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path
     assert "extrapolated" in table and "gold" in table and table in run.output
     assert "Timed in batches of 64, median of 2 passes after a whole pass over the set." in table
     assert "on one process, bfloat16, micro-batches of 8\n" in table  # the words of the footers of other tables
-    record = json.loads((folder / "runs/small/equation/marcos.json").read_text(encoding="utf-8"))
+    record = read_json(folder / "runs/small/equation/marcos.json")
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
     assert record["engine"]["micro_batch"] == 8 and "micro_tokens" not in record["engine"]
     assert not list(results.rglob("*.safetensors"))
-    larger = tmp_path / "larger.yaml"  # with rows of the same names
-    larger.write_text(study.model_copy(update={"name": "larger"}).model_dump_json(exclude_unset=True), encoding="utf-8")
+    larger = study_file(study.model_copy(update={"name": "larger"}), tmp_path)  # with rows of the same names
     options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", *cut]
-    assert CliRunner().invoke(app, ["measure", str(larger), "--name", "here", *options]).exit_code == 0
-    assert CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options]).exit_code == 0
-    again = {
-        line["row"]: line for line in json.loads((folder / "table_small.json").read_text(encoding="utf-8"))["lines"]
-    }
+    invoke("measure", larger, "--name", "here", *options)
+    invoke("measure", path, "--name", "here", *options)
+    again = {line["row"]: line for line in read_json(folder / "table_small.json")["lines"]}
     assert list(again) == list(lines) and (folder / "table_larger.md").is_file()
-    named = ["--output", str(tmp_path / "kept"), *options]
-    assert CliRunner().invoke(app, ["measure", str(path), "--name", "here", *named]).exit_code == 0
+    invoke("measure", path, "--name", "here", "--output", tmp_path / "kept", *options)
     assert (tmp_path / "kept/table_small.md").is_file() and not (results / "reference").exists()
 
 
@@ -102,13 +92,12 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     """DeepSpeed is left out although the study asks for it. An epoch has the study's own number of rows."""
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "offload": "optimizer"}
     study = small_study([{"id": "cot_sft", "method": "cot_sft"}], engine=engine, training={"epochs": 1})
-    path = tmp_path / "small.yaml"
-    content = study.model_dump_json(exclude_unset=True).replace('"train":"embedded"', '"train":"gsm8k_aug"')
+    path = study_file(study, tmp_path)
+    content = path.read_text(encoding="utf-8").replace('"train":"embedded"', '"train":"gsm8k_aug"')
     path.write_text(content.replace(',"limit":320', ""), encoding="utf-8")
     alone = [f"--set=engine.{setting}" for setting in ("kind=process", "zero_stage=0", "offload=none")]
     options = [*alone, "--stand-in", "embedded", "--repeats", "1", "--timed", "12", "--results", str(tmp_path)]
-    run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
-    assert run.exit_code == 0, run.output
+    run = invoke("measure", path, "--name", "here", *options)
     record = read_json(tmp_path / "measured/here/runs/small/equation/cot_sft.json")
     assert (record["training_data"], record["training_rows"], record["epoch_rows"]) == ("embedded", 19_968, 385_588)
     assert record["engine"]["kind"] == "process" and record["engine"]["offload"] == "none"
@@ -123,13 +112,11 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
 
 def test_settings_and_parts_are_those_asked_for(results: Path) -> None:
     """The record of a row that learns has what its method observes, and answers with all steps are timed."""
-    path = results / "small.yaml"
-    path.write_text(small_study(ROWS[2:]).model_dump_json(exclude_unset=True), encoding="utf-8")
+    path = study_file(small_study(ROWS[2:]), results)
     call = ["measure", str(path), "--name", "here", "--results", str(results), "--learn", "marcos", "--steps", "3"]
     call += ["--set", "options.posterior=noisy", "--set", "options.sparsity.weight=1e-6", "--set", "timing.questions=5"]
     call += ["--set", "evaluation.tests=[embedded_in_domain]", "--part", "learning", "--part", "tests"]
-    run = CliRunner().invoke(app, [*call, "--part", "profile"])
-    assert run.exit_code == 0, run.output
+    run = invoke(*call, "--part", "profile")
     folder = results / "measured/here/runs/small/equation"
     record = read_json(folder / "marcos.json")
     assert record["train"] is None and record["settings"]["options.posterior"] == "noisy"
@@ -144,15 +131,12 @@ def test_settings_and_parts_are_those_asked_for(results: Path) -> None:
         "options.K=3": "K",
         "engine": "NAME=VALUE",
     }.items():
-        run = CliRunner().invoke(app, [*call[:4], "--results", str(results), "--set", setting])
-        assert run.exit_code == 2 and message in run.output
+        assert message in output(*call[:4], "--results", results, "--set", setting, code=2)
 
 
 def test_a_row_that_is_not_there_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "small.yaml"
-    path.write_text(small_study(ROWS).model_dump_json(exclude_unset=True), encoding="utf-8")
-    run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", "--row", "codi"])
-    assert run.exit_code == 2 and "no row codi" in run.output
+    run = invoke("measure", study_file(small_study(ROWS), tmp_path), "--name", "here", "--row", "codi", code=2)
+    assert "no row codi" in run.output
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,14 @@ import pytest
 import yaml
 from pydantic import BaseModel
 from rich.text import Text
-from typer.testing import CliRunner
 
 from benchmarks.analysis import explaining
 from benchmarks.analysis.responses import Responses
-from benchmarks.cli import app
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.studies.study import Study, load_study, study_path
 from benchmarks.studies.validation_errors import StudyLoader, validate_settings
+from commands import invoke
 from methods.backbone import load_backbone
 from methods.errors import InputError
 from methods.registry import get_method
@@ -179,8 +178,8 @@ def test_a_command_names_the_one_to_run_before_it(
 ) -> None:
     """It also names the full path of the empty folder, which may not be the one that was meant."""
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, [*arguments, "--results", "there"])
-    assert done.exit_code == 2 and fix in done.output and str(tmp_path / "there") in done.output
+    done = invoke(*arguments, "--results", "there", code=2)
+    assert fix in done.output and str(tmp_path / "there") in done.output
     assert not list(tmp_path.iterdir())
 
 
@@ -243,8 +242,8 @@ def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[st
 def test_fields_of_no_model_are_refused(field: str, message: str, tmp_path: Path) -> None:
     """A field that no configuration has would be stored, and another model trained than intended."""
     (path := tmp_path / "minimal.yaml").write_text(f"{STUDY}backbone: {{overrides: {{{field}}}}}\n", encoding="utf-8")
-    done = CliRunner().invoke(app, ["plan", str(path), "--results", str(tmp_path)])
-    assert done.exit_code == 2 and message in " ".join(done.output.split()), done.output
+    done = invoke("plan", path, "--results", tmp_path, code=2)
+    assert message in " ".join(done.output.split())
 
 
 def test_fields_of_gpt2_have_usual_names_and_its_own() -> None:

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.analysis.responses import TrainedModel
-from benchmarks.cli import app
 from benchmarks.data import open_test
 from benchmarks.evaluation.inference import decoding_of
 from benchmarks.evaluation.task import evaluate
@@ -19,6 +17,7 @@ from benchmarks.files import write_json
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
 from benchmarks.training.loop import train
+from commands import output
 from conftest import ROOT
 from small import MARCOS, fresh, small_study
 
@@ -53,12 +52,6 @@ def copied(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "copied"
 
 
-def output(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [*map(str, arguments)])
-    assert done.exit_code == (2 if "error:" in done.output else 0), done.output
-    return done.output
-
-
 def stored(trained: Path, method: str) -> pd.DataFrame:
     """Return the questions of a test set, and what a run answered in the evaluate stage."""
     paths = Paths(trained, study().runs[f"equation/{method}/s0"])
@@ -90,16 +83,15 @@ def test_a_model_alone_is_explained_as_in_its_study(
 
 def test_options_for_a_study_are_refused_for_a_model(copied: Path) -> None:
     model = ["explain", copied / "marcos"]
-    assert "error: --run goes with a study: ask a model folder with --text" in output(
-        *model, "--text", "How many?", "--run", "equation/marcos/s0"
-    )
-    assert "error: --question goes with a study" in output(*model, "--question", 1)
+    said = output(*model, "--text", "How many?", "--run", "equation/marcos/s0", code=2)
+    assert "error: --run goes with a study: ask a model folder with --text" in said
+    assert "error: --question goes with a study" in output(*model, "--question", 1, code=2)
 
 
 @pytest.mark.parametrize("part", ["spec.json", "tokenizer", "backbone", "weights.safetensors"])
 def test_a_folder_that_lacks_a_part_is_refused(part: str, copied: Path, tmp_path: Path) -> None:
     (copied / "codi" / part).rename(tmp_path / "away")
-    said = output("explain", copied / "codi", "--text", "How many?")
+    said = output("explain", copied / "codi", "--text", "How many?", code=2)
     assert f"codi is no model folder, as it has no {part}: name the folder `model` of" in said
 
 

@@ -14,7 +14,7 @@ from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
-from fabricate import fabricate, study
+from fabricate import collected, fabricate, study
 from test_tables import cells
 
 EQUATION, ALPHA = "Training data: equation", "Training data: equation · Alpha & Co 100%"
@@ -64,8 +64,7 @@ def test_details_of_the_main_table_have_the_same_nats(tmp_path: Path) -> None:
     assert cells(files["md"], "MarCos", ALPHA)[-5:] == ["1.50", "6.00", "7.50", "1.00", "3.00"]
     assert cells(files["md"], "CODI", ALPHA)[-5:] == [DASH] * 4 + ["3.00"]
     assert "gold texts of 40 validation rows" in files["md"] and json.loads(files["json"])["nats"]
-    fabricate(made(0), tmp_path / "none")
-    results.collect(made(0), tmp_path / "none")
+    collected(made(0), tmp_path / "none")
     assert "Nats" not in contents(made(0), tmp_path / "none")["md"]
 
 

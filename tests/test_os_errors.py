@@ -12,10 +12,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from benchmarks.cli import app
 from benchmarks.files import describe_os_error
+from commands import invoke
 from conftest import ROOT
 
 
@@ -78,8 +77,8 @@ def test_what_names_no_file_is_told_if_it_cannot_be_a_bug(monkeypatch: pytest.Mo
 )
 def test_commands_end_in_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
     (file := tmp_path / "results").write_text("", encoding="utf-8")
-    done = CliRunner().invoke(app, [*words, str(file)])
-    assert done.exit_code == 2 and done.output.startswith("error: ") and done.output.count("\n") == 1, done.output
+    done = invoke(*words, file, code=2)
+    assert done.output.startswith("error: ") and done.output.count("\n") == 1
 
 
 def test_an_error_of_a_connection_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +86,7 @@ def test_an_error_of_a_connection_keeps_its_trace(monkeypatch: pytest.MonkeyPatc
         raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
     monkeypatch.setattr("benchmarks.cli.tasks.load_study", broken)
-    done = CliRunner().invoke(app, ["collect", "smoke"])
+    done = invoke("collect", "smoke", code=1)
     assert isinstance(done.exception, ConnectionResetError) and "error:" not in done.output
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from benchmarks.cli import app
 from benchmarks.files import read_json
 from benchmarks.studies.micro_batches import rows_per_pass
+from commands import invoke, study_file
 from methods.coconut import Coconut
 from methods.cot_sft import CoTSFT
 from small import small_study
@@ -29,11 +28,8 @@ def full(*_: Any, **__: Any) -> None:
 
 def call(folder: Path, command: str, *options: str, **settings: Any) -> str:
     """Run a command that must fail on its input, and return its output on one line."""
-    path = folder / "small.yaml"
-    path.write_text(small_study(ROWS, **settings).model_dump_json(exclude_unset=True), encoding="utf-8")
-    run = CliRunner().invoke(app, [command, str(path), *options, "--results", str(folder)])
-    assert run.exit_code == 2, run.output
-    return run.output.replace("\n", " ")
+    path = study_file(small_study(ROWS, **settings), folder)
+    return invoke(command, path, *options, "--results", folder, code=2).output.replace("\n", " ")
 
 
 def test_a_pass_has_no_more_rows_than_a_batch() -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from benchmarks.cli import app
 from benchmarks.data import load_records
 from benchmarks.outputs import Scores, render, score, write
+from commands import invoke
 from conftest import ROOT
 from methods.errors import InputError
 
@@ -112,9 +111,9 @@ def test_bad_input_names_the_place(tmp_path: Path, content: str, options: dict[s
 
 def test_command(tmp_path: Path, records: list[Any]) -> None:
     name = lines(tmp_path / "mine.jsonl", [{"index": 0, "output": records[0].answer}])
-    run = CliRunner().invoke(app, ["score", name, "--test", TEST, "--output", str(tmp_path / "scores")])
-    assert run.exit_code == 0 and "| mine" in run.output and "1 of 500" in run.output
-    assert CliRunner().invoke(app, ["score", str(tmp_path / "none.jsonl"), "--test", TEST]).exit_code == 2
+    run = invoke("score", name, "--test", TEST, "--output", tmp_path / "scores")
+    assert "| mine" in run.output and "1 of 500" in run.output
+    invoke("score", tmp_path / "none.jsonl", "--test", TEST, code=2)
 
 
 @needs_outputs

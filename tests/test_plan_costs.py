@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from benchmarks.cli import app
 from benchmarks.data import DataError, open_corpus, sources
 from benchmarks.engine import PlaceInPhase, Ranks
 from benchmarks.engine.base import ProcessEngine
@@ -29,6 +27,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec, TokenizerSpec
 from benchmarks.studies.study import Study, load_study
 from benchmarks.training.loop import train
+from commands import invoke, study_file
 from methods.base import Budget
 from methods.errors import InputError
 from small import PLANNED, OneOf, small_study
@@ -281,16 +280,10 @@ def test_a_plan_downloads_nothing(
     assert "lengths are assumed, because the published rows cannot be read: " in caplog.text
 
 
-def planned(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["plan", *arguments])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
-
-
 def test_a_study_of_the_paper_has_a_plan(without_files: None, tmp_path: Path) -> None:
-    code, output = planned("paper_3b_text", "--results", str(tmp_path))
+    output = invoke("plan", "paper_3b_text", "--results", tmp_path).output
     study = load_study("paper_3b_text")
-    assert code == 0 and "DOES NOT FIT" not in output
+    assert "DOES NOT FIT" not in output
     for id, source in study.sources.items():
         assert (f"| {id} " in output) == (source.study == study.name), "planned here, or named as another study's"
     assert "GPU-hours" in output and "Lengths: " in output
@@ -320,25 +313,23 @@ def _plan(name: str, row: str) -> RunPlan:
 
 
 def test_what_does_not_fit_is_refused_with_the_fix(tmp_path: Path) -> None:
-    code, output = planned("paper_3b_text", "--gpu", "RTX-4090", "--results", str(tmp_path))
-    assert code == 1 and "DOES NOT FIT: " in output
+    output = invoke("plan", "paper_3b_text", "--gpu", "RTX-4090", "--results", tmp_path, code=1).output
+    assert "DOES NOT FIT: " in output
     assert "cot_sft" in output.rpartition("DOES NOT FIT into the memory of RTX-4090: ")[2]
-    code, output = planned("smoke", "--gpu", "h200", "--results", str(tmp_path))
-    assert code == 0 and "smoke on 1 x H200" in output
-    code, output = planned("smoke", "--gpu", "H300", "--results", str(tmp_path))
-    assert code == 2 and all(name in output for name in GPUS)
+    assert "smoke on 1 x H200" in invoke("plan", "smoke", "--gpu", "h200", "--results", tmp_path).output
+    output = invoke("plan", "smoke", "--gpu", "H300", "--results", tmp_path, code=2).output
+    assert all(name in output for name in GPUS)
 
 
 def test_a_plan_says_nothing_that_is_not_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transformers would warn of the way in which checkpointing is enabled, and of a trunk without a token table."""
     study = small_study(PLANNED[-1:], engine={"activation_checkpointing": True})
-    (tmp_path / "small.yaml").write_text(study.model_dump_json(), encoding="utf-8")
     logged: list[str] = []
     monkeypatch.setattr(logging.getLogger("transformers"), "handle", lambda record: logged.append(record.getMessage()))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        code, _ = planned(str(tmp_path / "small.yaml"), "--results", str(tmp_path))
-    assert code == 0 and logged == [] and not [one for one in warned if issubclass(one.category, FutureWarning)]
+        invoke("plan", study_file(study, tmp_path), "--results", tmp_path)
+    assert logged == [] and not [one for one in warned if issubclass(one.category, FutureWarning)]
 
 
 def test_disk_is_what_a_run_takes_while_it_trains(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

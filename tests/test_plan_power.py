@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.archive import pack
-from benchmarks.cli import app
 from benchmarks.files import BrokenRecord
 from benchmarks.plan.power import QUESTIONS, WANTED, Variances, power, questions_needed, render, seeds_needed
 from benchmarks.records import results, statistics
-from fabricate import fabricate, study
+from commands import output
+from fabricate import collected, fabricate, study
 from methods.errors import InputError
 
 SPREAD, HARD, OWN = 0.03, 0.10, 0.08  # deviations: between trainings, between questions (for both rows, for one)
@@ -72,8 +71,7 @@ def test_the_fewest_questions_are_found() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_study_is_read_from_its_records(tmp_path: Path, packed: bool) -> None:
     made = study(seeds=[0, 1, 2], comparisons={"pairs": [["marcos", "cot"]]})
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+    collected(made, tmp_path)
     if packed:
         pack(tmp_path / "fake", tmp_path / "packed/fake")
     text = render(made, tmp_path / "packed" if packed else tmp_path)
@@ -96,5 +94,4 @@ def test_one_training_says_nothing_of_others(tmp_path: Path) -> None:
 
 
 def test_a_gpu_has_no_part_in_it() -> None:
-    done = CliRunner().invoke(app, ["plan", "smoke", "--power", "--gpu", "H200"])
-    assert done.exit_code == 2 and "--gpu does not go with --power" in done.output, done.output
+    assert "--gpu does not go with --power" in output("plan", "smoke", "--power", "--gpu", "H200", code=2)

@@ -13,7 +13,7 @@ from benchmarks.records.statistics import holm
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import contents
-from fabricate import fabricate, study
+from fabricate import collected, fabricate, study
 from test_tables import cells
 
 PLAN: dict[str, Any] = {"against": {"oracle": ["cot", "marcos"]}, "ranking": ["marcos", "cot"]}
@@ -31,8 +31,7 @@ def made(plan: dict[str, Any] | None = PLAN, **changes: Any) -> Study:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("results")
-    fabricate(made(), path, SHARES)
-    results.collect(made(), path)
+    collected(made(), path, SHARES)
     return path
 
 

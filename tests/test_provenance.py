@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.records.provenance import provenance
 from benchmarks.records.results import StudyRecords, load_collected
-from fabricate import fabricate
+from fabricate import collected, fabricate
 from test_tables import contents, study
 
 
 def test_the_foot_says_what_each_row_was_trained_for(tmp_path: Path) -> None:
     rows = [{"id": "cot", "method": "cot_sft", "training": {"batch_size": 8}}, {"id": "coconut", "method": "coconut"}]
     made = study(rows=rows)
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+    collected(made, tmp_path)
     records = load_collected(made, tmp_path)
     assert set(provenance(records)["Training, text"].split("; ")) == {
         "cot: 2.5 epochs in batches of 8, learning rate 0.0001",
@@ -33,8 +32,7 @@ def test_the_foot_says_that_adapters_were_trained_and_what_selected_weights(tmp_
     training = {"lora": lora, "dropout": 0.2, "validation_questions": 50, "select_by": "accuracy"}
     rows = [{"id": "cot", "method": "cot_sft", "training": training}]
     made = study(rows=rows, backbone={"pretrained": "some/model"})
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+    collected(made, tmp_path)
     assert provenance(load_collected(made, tmp_path))["Training, text"] == (
         "2.5 epochs in batches of 256, learning rate 0.0001, LoRA of rank 8 (alpha 16, q_proj, v_proj, "
         "dropout 0.1), dropout 0.2, weights selected by accuracy on 50 held-out questions"
@@ -46,9 +44,9 @@ def test_the_foot_names_runs_whose_method_was_edited_between_their_stages(tmp_pa
     paths = [tmp_path / f"fake/runs/text/{row}/s0" for row in ("cot", "marcos")]
     for path, codes in zip(paths, (("old", "new", None), ("old", "old", None)), strict=True):
         for stage, code in zip(("train", "evaluate", "time"), codes, strict=True):
-            record = json.loads((path / f"{stage}.json").read_text(encoding="utf-8"))
+            record = read_json(path / f"{stage}.json")
             record["environment"] |= {"code": code} if code else {}
-            (path / f"{stage}.json").write_text(json.dumps(record), encoding="utf-8")
+            write_json(path / f"{stage}.json", record)
     results.collect(study(), tmp_path)
     assert (
         "* **Edited between stages:** the method of text/cot/s0: run them again\n" in contents(study(), tmp_path)["md"]

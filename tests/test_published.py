@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,13 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from typer.testing import CliRunner
 
-from benchmarks.cli import app
 from benchmarks.data import decode
+from benchmarks.files import read_json
 from benchmarks.outputs import published_questions, score
 from benchmarks.published import PUBLISHED, evaluate, get_published, load, read_tensors
 from benchmarks.scoring import SCORERS, Reference
+from commands import invoke
 from methods import decoding
 from methods.errors import InputError
 
@@ -69,7 +68,7 @@ def logits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Tensor]]:
 @pytest.mark.parametrize(("folder", "run"), CASES, ids=str)
 def test_answers_are_those_of_the_authors_code(folder: str, run: str, logits: list[Tensor]) -> None:
     name, latents = CASES[folder, run]
-    golden = json.loads((FOLDER / folder / "golden.json").read_text(encoding="utf-8"))
+    golden = read_json(FOLDER / folder / "golden.json")
     tensors = load_file(FOLDER / folder / "golden.safetensors")
     model = load(name, FOLDER / folder, latents)
     greedy = replace(model.format.decoding, tokens="greedy", top_p=1.0, trace=True)
@@ -100,7 +99,7 @@ def test_answers_are_those_of_the_authors_code(folder: str, run: str, logits: li
 @needs_checkpoints
 def test_every_golden_run_is_reproduced_or_left_out() -> None:
     for folder in {folder for folder, _ in CASES}:
-        runs = json.loads((FOLDER / folder / "golden.json").read_text(encoding="utf-8"))["runs"]
+        runs = read_json(FOLDER / folder / "golden.json")["runs"]
         assert {run for run in runs if (folder, run) not in CASES} <= LEFT_OUT | {"single_latents3"}
 
 
@@ -147,8 +146,7 @@ def test_command_answers_a_test_set_and_score_reads_the_answers(
     few = replace(few, records=few.records[:6])
     monkeypatch.setattr("benchmarks.published.published_questions", lambda test: few)
     arguments = ["published", "codi_gpt2", "--test", "embedded_in_domain", "--folder", str(folder)]
-    run = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / "answers.jsonl")])
-    assert run.exit_code == 0, run.output
+    run = invoke(*arguments, "--output", tmp_path / "answers.jsonl")
     assert (
         "% of 6 (95 % interval" in run.output and "reported by the authors on embedded_in_domain: nothing" in run.output
     )

@@ -24,7 +24,7 @@ from benchmarks.report.questions import questions
 from benchmarks.report.report import report
 from benchmarks.studies.specs import Figure
 from benchmarks.tables.render import render
-from fabricate import fabricate, study
+from fabricate import collected, fabricate, study
 
 LIBRARY = {"library-js", "library-css"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -61,8 +61,7 @@ class Outline(HTMLParser):
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made, folder = study(), tmp_path_factory.mktemp("results")
-    fabricate(made, folder)
-    results.collect(made, folder)
+    collected(made, folder)
     for table in made.tables:
         render(made, folder, table)
     for figure in (Figure.pareto, Figure.overview, Figure.steps):
@@ -133,8 +132,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_lost_image_is_named(tmp_path: Path) -> None:
     made = study()
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+    collected(made, tmp_path)
     figures.render(made, tmp_path, Figure.steps)
     (tmp_path / "fake/figures/steps.png").unlink()
     with pytest.raises(BrokenRecord, match=r"steps\.png does not exist: draw the figure again"):
@@ -143,8 +141,7 @@ def test_a_lost_image_is_named(tmp_path: Path) -> None:
 
 def test_the_study_with_the_main_table_and_its_details_comes_first(tmp_path: Path) -> None:
     made = study()
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+    collected(made, tmp_path)
     render(made, tmp_path, made.tables[0])
     shutil.copytree(tmp_path / "fake", tmp_path / "another")
     render(made, tmp_path, made.tables[1])

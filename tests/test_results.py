@@ -12,7 +12,7 @@ from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, 
 from benchmarks.records import results
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
-from fabricate import N, fabricate, study, time_record, train_record
+from fabricate import N, collected, fabricate, study, time_record, train_record, update_record
 from methods import registry
 
 
@@ -61,7 +61,7 @@ def test_a_deterministic_row_has_no_spread_and_other_decodings_no_times(fake: tu
 def test_answers_of_weights_that_were_trained_again_are_stale(fake: tuple[Study, Path]) -> None:
     folder = fake[1] / "fake/runs/equation/cot/s0"
     for name in ("evaluate", "time"):
-        write_json(folder / f"{name}.json", read_json(folder / f"{name}.json") | {"weights_sha256": "of older weights"})
+        update_record(folder / f"{name}.json", weights_sha256="of older weights")
     own = line(results.collect(*fake), "equation/cot/s0")
     assert own["status"] == "partial" and pd.isna(own["accuracy_mean"]) and pd.isna(own["test_seconds_median"])
     assert "stale evaluate.json: made from other weights" in own["reason"] and "stale time.json" in own["reason"]
@@ -114,8 +114,7 @@ def test_warm_starts_count_in_training_and_are_no_row(tmp_path: Path, monkeypatc
     monkeypatch.setattr(registry.get_method("marcos"), "starts_from", start)
     rows = [{"id": "marcos", "method": "marcos"}]
     made = study(rows=rows)
-    fabricate(made, tmp_path)
-    frame = results.collect(made, tmp_path)
+    frame = collected(made, tmp_path)
     own, warm = line(frame, "text/marcos/s0"), line(frame, "text/cot_sft/s0")
     assert (own["shown"], warm["shown"]) == (True, False)
     assert own["train_epoch_seconds"] == 25.0 and own["training_flops"] == 6e12 and own["train_wall_seconds"] == 120.0
@@ -133,8 +132,7 @@ def test_a_warm_start_whose_row_is_not_for_its_block_is_no_row_there(tmp_path: P
         {"id": "coconut", "method": "coconut", "blocks": ["equation"]},
     ]
     made = study(rows=rows)
-    fabricate(made, tmp_path)
-    frame = results.collect(made, tmp_path)
+    frame = collected(made, tmp_path)
     assert set(frame["run"]) == set(made.runs)
     assert line(frame, "text/cot_sft/s0")["shown"] and line(frame, "equation/coconut/s0")["shown"]
     assert not line(frame, "equation/cot_sft/s0")["shown"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from benchmarks.cli import app
+from benchmarks.files import read_json
 from benchmarks.timing.speed import STEP, options_in, time_step
+from commands import invoke, study_file
 from methods.registry import available
 from small import MARCOS, small_study
 from tiny import setup
@@ -17,15 +15,11 @@ ROWS = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "marcos", "method": "marc
 
 
 def test_measures_every_method_and_both_ways_say_the_same(tmp_path: Path) -> None:
-    study, output = tmp_path / "small.yaml", tmp_path / "speed.json"
     few = {"id": "equation", "title": "Equation", "data": {"train": "embedded", "validation": 32, "limit": 32}}
-    study.write_text(small_study(ROWS, blocks=[few]).model_dump_json(), encoding="utf-8")  # JSON is YAML
-    size = ["--repeats", "1", "--questions", "1000"]
-    run = CliRunner().invoke(
-        app, ["measure", str(study), "--batching", "--results", str(tmp_path), "--output", str(output), *size]
-    )
-    assert run.exit_code == 0, run.output
-    record = json.loads(output.read_text(encoding="utf-8"))
+    path, output = study_file(small_study(ROWS, blocks=[few]), tmp_path), tmp_path / "speed.json"
+    size = ["--repeats", 1, "--questions", 1000]
+    run = invoke("measure", path, "--batching", "--results", tmp_path, "--output", output, *size)
+    record = read_json(output)
     assert record["questions"] == 32, "all that there are"
     assert record["answers"].keys() == available().keys()
     for method in record["answers"].values():

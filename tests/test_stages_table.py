@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.records.statistics import holm
 from benchmarks.studies.specs import Table
@@ -16,7 +15,7 @@ from benchmarks.studies.study import Study
 from benchmarks.tables.render import contents
 from benchmarks.tracking import importer
 from benchmarks.tracking.store import find_experiments, find_runs, session
-from fabricate import EARLIER, fabricate, study
+from fabricate import EARLIER, collected, fabricate, let_r_die, study
 from test_tables import cells
 
 DASH = "–"  # noqa: RUF001
@@ -112,10 +111,7 @@ def test_what_has_not_run_says_so(tmp_path: Path) -> None:
 def test_a_warning_stands_at_the_final_weights(tmp_path: Path) -> None:
     ours = made([{"id": "marcos", "method": "marcos", **KEEPING}])
     fabricate(ours, tmp_path, {})
-    path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
-    write_json(
-        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
-    )
+    let_r_die(tmp_path / "fake/runs/equation/marcos/s0")
     text = rendered(ours, tmp_path)["md"]
     assert "***Training data: equation · MarCos (R dead)***" in text and "R is dead: no dimension" in text
     assert cells(text, "stage 3<sup>1</sup>", "Training data: equation · MarCos (R dead)")
@@ -141,8 +137,7 @@ def test_a_block_without_a_test_has_dashes(tmp_path: Path) -> None:
 
 def test_mlflow_has_accuracies_at_the_steps_that_stages_end_with(tmp_path: Path) -> None:
     ours = curricula()
-    fabricate(ours, tmp_path, SHARES)
-    results.collect(ours, tmp_path)
+    collected(ours, tmp_path, SHARES)
     importer.track(ours, tmp_path)
     with session(tmp_path) as client:
         (run,) = find_runs(client, find_experiments(client), "tags.run = 'text/coconut/s0'")

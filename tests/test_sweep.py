@@ -8,11 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from benchmarks.cli import app
 from benchmarks.files import read_json
 from benchmarks.timing import sweep
+from commands import invoke, study_file
 from methods.codi import CODI
 from methods.registry import available
 from small import small_study
@@ -35,12 +34,9 @@ def test_methods_are_measured_on_every_axis_and_what_does_not_fit_is_named(
 
     monkeypatch.setattr(CODI, "forward", full)
     few = {"id": "equation", "title": "Equation", "data": {"train": "embedded", "validation": 32, "limit": 32}}
-    path, folder = tmp_path / "small.yaml", tmp_path / "growth"
-    study = small_study([{"id": "cot_sft", "method": "cot_sft"}], blocks=[few])
-    path.write_text(study.model_dump_json(exclude_unset=True), encoding="utf-8")
-    options = ["--sweep", "--repeats", "1", "--results", str(tmp_path), "--output", str(folder)]
-    run = CliRunner().invoke(app, ["measure", str(path), "--name", "here", *options])
-    assert run.exit_code == 0, run.output
+    study, folder = small_study([{"id": "cot_sft", "method": "cot_sft"}], blocks=[few]), tmp_path / "growth"
+    options = ["--sweep", "--repeats", 1, "--results", tmp_path, "--output", folder]
+    invoke("measure", study_file(study, tmp_path), "--name", "here", *options)
     record, data = read_json(folder / "growth.json"), pd.read_csv(folder / "growth.csv")
     assert record["left_out"] == ["CODI: step, batch 4"]
     assert "CODI: step, batch 4" in (folder / "growth.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from benchmarks.studies.study import Study, StudyError, load_study, parse_study,
 from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
 from benchmarks.training.loop import train
-from fabricate import fabricate
+from fabricate import fabricate, let_r_die
 
 RS = "rs_n2_k3"
 TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -229,10 +229,7 @@ def test_rows_that_the_paper_does_not_print_have_no_line_of_it(tmp_path: Path) -
 def test_a_task_with_a_dead_r_is_named_with_the_row(tmp_path: Path) -> None:
     study = load_study("synthetic")
     with_draws(study, tmp_path, {"0": 1})
-    path = Paths(tmp_path, study.runs["rp/marcos/s0"]).run / "train.json"
-    write_json(
-        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
-    )
+    let_r_die(Paths(tmp_path, study.runs["rp/marcos/s0"]).run)
     results.collect(study, tmp_path)
     found = lines(contents(study, tmp_path, study.tables[0])["md"])
     assert "MarCos (R dead: RP)" in found and "MarCos (R dead) (sampled: default)" in found

@@ -21,15 +21,14 @@ from benchmarks.studies.study import Study
 from benchmarks.tables.base import timed
 from benchmarks.tables.markup import DASH, Cell
 from benchmarks.tables.render import contents, render
-from fabricate import ACCURACY, fabricate, study
+from fabricate import ACCURACY, ENVIRONMENT, collected, fabricate, let_r_die, study, update_record
 from methods.registry import get_method
 
 PAPER_TESTS = {"tests": ["gsm8k", "multiarith"], "decodings": {"default": {"seeds": 2}}}
 
 
 def rendered(made: Study, folder: Path, accuracy: Any = ACCURACY) -> dict[str, str]:
-    fabricate(made, folder, accuracy)
-    results.collect(made, folder)
+    collected(made, folder, accuracy)
     return contents(made, folder)
 
 
@@ -52,10 +51,14 @@ def cells(text: str, title: str, heading: str | None = None) -> list[str]:
     return next(line[1:] for line in lines[start:] if line[0].removeprefix("&nbsp;&nbsp;&nbsp;") == title)
 
 
+def header(text: str) -> list[str]:
+    """Return the headings of the first Markdown table."""
+    return [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")]
+
+
 def test_all_formats_are_written(tmp_path: Path) -> None:
     made = study()
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+    collected(made, tmp_path)
     paths = render(made, tmp_path)
     assert [path.name for path in paths] == [f"table_main.{end}" for end in ("md", "tex", "csv", "json")]
     assert all(path.parent == tmp_path / "fake" and path.stat().st_size for path in paths)
@@ -63,9 +66,8 @@ def test_all_formats_are_written(tmp_path: Path) -> None:
 
 def test_layout_is_the_papers(files: dict[str, str]) -> None:
     text = files["md"]
-    header = [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")]
-    assert header[:3] == ["Model", "Train (s)", "Alpha & Co 100% Acc (%)"]
-    assert header[-2:] == ["Params", "Training FLOPs"]
+    assert header(text)[:3] == ["Model", "Train (s)", "Alpha & Co 100% Acc (%)"]
+    assert header(text)[-2:] == ["Params", "Training FLOPs"]
     order = ["***Training data: text***", "CoT-SFT", "MarCos", "w/o R", "(controls", "***Training data: equation***"]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
@@ -75,10 +77,8 @@ def test_layout_is_the_papers(files: dict[str, str]) -> None:
 def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_path: Path) -> None:
     made = study()
     fabricate(made, tmp_path)
-    path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
-    write_json(
-        path, read_json(path) | {"stages": [{"warnings": ["R is dead"], "dead_latents": True}, {"warnings": []}]}
-    )
+    stages = [{"warnings": ["R is dead"], "dead_latents": True}, {"warnings": []}]
+    update_record(tmp_path / "fake/runs/equation/marcos/s0/train.json", stages=stages)
     results.collect(made, tmp_path)
     text = contents(made, tmp_path)["md"]
     assert "equation/marcos/s0: R is dead" in text
@@ -91,10 +91,7 @@ def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_p
 def test_a_row_whose_r_is_dead_for_some_seeds_says_for_how_many(tmp_path: Path) -> None:
     made = study(seeds=[0, 1])
     fabricate(made, tmp_path)
-    path = tmp_path / "fake/runs/equation/marcos/s1/train.json"
-    write_json(
-        path, read_json(path) | {"stages": [{"warnings": ["R is dead: no dimension is active"], "dead_latents": True}]}
-    )
+    let_r_die(tmp_path / "fake/runs/equation/marcos/s1")
     results.collect(made, tmp_path)
     assert "| MarCos (R dead in 1 of 2 trainings)<sup>1</sup>" in contents(made, tmp_path)["md"]
 
@@ -125,7 +122,7 @@ def test_times_that_were_measured_beside_other_work_are_named(tmp_path: Path) ->
     assert "Other processes took" not in rendered(study(), tmp_path)["md"]
     for run, load in (("text/marcos/s0", 0.124), ("text/cot/s0", 0.01)):
         path = tmp_path / f"fake/runs/{run}/time.json"
-        write_json(path, read_json(path) | {"other_load": load})
+        update_record(path, other_load=load)
     results.collect(study(), tmp_path)
     text = contents(study(), tmp_path)["md"]
     assert "so that their Train and Test may be too long: text/marcos/s0 (12 %)." in text
@@ -135,7 +132,7 @@ def test_times_of_a_machine_that_was_slow_are_named(tmp_path: Path) -> None:
     assert "fixed piece of work" not in rendered(study(), tmp_path)["md"]
     for run, pace in (("text/marcos/s0", 0.15), ("text/cot/s0", 0.1), ("equation/cot/s0", 0.12)):
         path = tmp_path / f"fake/runs/{run}/time.json"
-        write_json(path, read_json(path) | {"pace_seconds": pace})
+        update_record(path, pace_seconds=pace)
     results.collect(study(), tmp_path)
     text = contents(study(), tmp_path)["md"]
     assert (
@@ -146,10 +143,8 @@ def test_times_of_a_machine_that_was_slow_are_named(tmp_path: Path) -> None:
 
 def test_times_of_different_machines_are_told_apart(tmp_path: Path) -> None:
     assert "different kinds" not in rendered(study(), tmp_path)["md"]
-    path = tmp_path / "fake/runs/text/marcos/s0/time.json"
-    record = read_json(path)
     other = "NVIDIA H200"
-    write_json(path, record | {"environment": record["environment"] | {"device": other}})
+    update_record(tmp_path / "fake/runs/text/marcos/s0/time.json", environment=ENVIRONMENT | {"device": other})
     results.collect(study(), tmp_path)
     text = " ".join(contents(study(), tmp_path)["md"].split())
     told = text.partition("cannot be compared between rows of one and rows of another. ")[2]
@@ -286,8 +281,7 @@ def test_csv_and_json_hold_the_same_frame(files: dict[str, str]) -> None:
 
 def test_several_training_seeds(tmp_path: Path) -> None:
     made, few = study(seeds=[0, 1, 2]), "at least 3 trainings or one each"
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+    collected(made, tmp_path)
     assert few not in contents(made, tmp_path)["md"]
     for seed in (1, 2):
         (tmp_path / f"fake/runs/text/cot/s{seed}/evaluate.json").unlink()
@@ -307,9 +301,8 @@ def test_several_training_seeds(tmp_path: Path) -> None:
 def test_gpu_hours_are_of_all_ranks(tmp_path: Path) -> None:
     made = study(engine={"kind": "deepspeed", "gpus": 8})
     fabricate(made, tmp_path)
-    path = tmp_path / "fake/runs/text/cot/s0/train.json"
-    record = read_json(path)
-    write_json(path, record | {"wall_seconds": 900, "environment": record["environment"] | {"device": "NVIDIA H200"}})
+    gpu = ENVIRONMENT | {"device": "NVIDIA H200"}
+    update_record(tmp_path / "fake/runs/text/cot/s0/train.json", wall_seconds=900, environment=gpu)
     results.collect(made, tmp_path)
     _, training = contents(made, tmp_path)["md"].split("## Training as it ran")
     assert cells(training, "CoT-SFT", "Training data: text")[2] == "2.00"
@@ -374,9 +367,9 @@ def test_times_of_a_column_have_one_unit(tmp_path: Path) -> None:
     made = study()
     fabricate(made, tmp_path)
     path = tmp_path / "fake/runs/text/marcos/s0/time.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = read_json(path)
     record["train"]["phases"]["phase 1"]["epoch_seconds"] = 7200.0
-    path.write_text(json.dumps(record), encoding="utf-8")
+    write_json(path, record)
     results.collect(made, tmp_path)
     text = contents(made, tmp_path)["md"]
     assert "Train (h)" in text and cells(text, "MarCos", "Training data: text")[0] == "2.00"
@@ -399,5 +392,6 @@ def test_the_papers_tables_are_complete() -> None:
     assert max(map(len, known["main_0.5b"].tests.values())) < 15  # they are headings of columns
     with pytest.raises(ValueError, match="no table 'main'"):
         paper_table("main")
-    assert "LaTeX" not in elsewhere.place and all(row.note for row in elsewhere.rows("equation").values())
+    assert "LaTeX" not in elsewhere.place
+    assert all(row.note and row.tests.keys() <= elsewhere.tests.keys() for row in elsewhere.rows("equation").values())
     assert elsewhere.rows("equation")["codi"].tests.keys() == elsewhere.tests.keys()

@@ -12,10 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from benchmarks import scoring
-from benchmarks.cli import app
 from benchmarks.data import DATASETS, load_records
 from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw
@@ -27,6 +25,7 @@ from benchmarks.scoring.scorers import require_scorers
 from benchmarks.scoring.text import Text
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import load_study
+from commands import invoke, output
 from methods.errors import InputError
 from small import small_study
 
@@ -218,17 +217,12 @@ def test_a_data_set_of_text_answers_goes_through_all_stages(mine: Callable[..., 
     def behind(text: str) -> str:
         return text.rpartition("#### ")[2].rpartition("is: ")[2].partition("\n")[0]
 
-    def said(*words: str) -> str:
-        done = CliRunner().invoke(app, [*words])
-        assert done.exit_code == 0, done.output + repr(done.exception)
-        return done.output
-
-    where = ("--results", str(results))
-    said("data", str(file), *where)
+    where = ("--results", results)
+    invoke("data", file, *where)
     texts = {}
     for id, spec in study.runs.items():
-        said("train", str(file), id, *where)
-        said("evaluate", str(file), id, *where)
+        invoke("train", file, id, *where)
+        invoke("evaluate", file, id, *where)
         paths = Paths(results, spec)
         frame = pd.read_parquet(paths.predictions("default"))
         score = read_json(paths.record("evaluate"))["decodings"]["default"]["tests"]["mine"]
@@ -238,10 +232,10 @@ def test_a_data_set_of_text_answers_goes_through_all_stages(mine: Callable[..., 
         texts[spec.method] = frame["text"].tolist()
     assert any(text.count("\n") > 1 and "\n#### Yes." in text for text in texts["cot_sft"])
     assert any(text == "The answer is: Yes." for text in texts["codi"])
-    said("collect", str(file), *where)
-    said("table", str(file), *where)
+    invoke("collect", file, *where)
+    invoke("table", file, *where)
     table = (results / "small/table_main.md").read_text(encoding="utf-8")
     assert f"Strict: {Text.strict_means}." in table and "not run" not in table
-    shown = said("explain", str(file), "--question", "1", *where)
+    shown = output("explain", file, "--question", "1", *where)
     assert "Gold answer: Yes." in shown and "(no answer)" not in shown
-    assert "differs" not in said("verify", str(results / "small"), "--study", str(file))
+    assert "differs" not in output("verify", results / "small", "--study", file)

@@ -21,8 +21,9 @@ from benchmarks.studies.specs import Table
 from benchmarks.tables.render import render
 from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.store import connect, experiment_id, find_runs
-from fabricate import ENVIRONMENT, fabricate, study
+from fabricate import ENVIRONMENT, collected, study, update_record
 
+ONE_BLOCK = [{"id": "text", "title": "Text", "data": {"train": "corpus"}}]  # so that its import is quick
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port, which refuses connections at once
 
 
@@ -30,16 +31,8 @@ UNREACHABLE = "http://127.0.0.1:9"  # the discard port, which refuses connection
 def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Return a results folder with everything imported, and the state. Creating the database takes seconds."""
     folder = tmp_path_factory.mktemp("tracked")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        fabricate(study(), folder)
-        results.collect(study(), folder)
-        return folder, tracking.track(study(), folder)
-
-
-@pytest.fixture(autouse=True)
-def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    collected(study(), folder)
+    return folder, tracking.track(study(), folder)
 
 
 def all_runs(folder: Path, name: str = "fake") -> dict[str, Any]:
@@ -66,10 +59,8 @@ def test_an_experiment_per_study_a_run_per_row_and_its_trainings_below(tracked: 
 def test_what_a_row_holds(tracked: tuple[Path, dict[str, Any]]) -> None:
     """Its results are means over trainings, and its time is theirs."""
     folder, _ = tracked
-    blocks = [{"id": "text", "title": "Text", "data": {"train": "corpus"}}]
-    made = study(name="seeds", blocks=blocks, rows=[{"id": "cot", "method": "cot_sft"}], seeds=[0, 1])
-    fabricate(made, folder)
-    results.collect(made, folder)
+    made = study(name="seeds", blocks=ONE_BLOCK, rows=[{"id": "cot", "method": "cot_sft"}], seeds=[0, 1])
+    collected(made, folder)
     tracking.track(made, folder)
     runs = all_runs(folder, "seeds")
     row, *trainings = (runs[name] for name in ("text/cot", "text/cot/s0", "text/cot/s1"))
@@ -127,7 +118,7 @@ def test_a_changed_record_replaces_its_run(tracked: tuple[Path, dict[str, Any]])
     folder, _ = tracked
     before = tracking.track(study(), folder)
     path = folder / "fake/runs/text/cot/s0/train.json"
-    write_json(path, read_json(path) | {"wall_seconds": 61.0})
+    update_record(path, wall_seconds=61.0)
     results.collect(study(), folder)
     after = tracking.track(study(), folder)
     changed = {name for name in after["runs"] if after["runs"][name] != before["runs"][name]}
@@ -140,11 +131,9 @@ def test_a_warm_start_that_is_timed_again_replaces_what_starts_from_it_too(
 ) -> None:
     """Its epoch counts in theirs. Its answers do not."""
     folder, _ = tracked
-    blocks = [{"id": "text", "title": "Text", "data": {"train": "corpus"}}]
     rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
-    made = study(name="chained", blocks=blocks, rows=rows)
-    fabricate(made, folder)
-    results.collect(made, folder)
+    made = study(name="chained", blocks=ONE_BLOCK, rows=rows)
+    collected(made, folder)
     found = [tracking.track(made, folder)["runs"]]
     for stage in ("evaluate", "time"):
         path = folder / f"chained/runs/text/cot_sft/s0/{stage}.json"
@@ -162,7 +151,7 @@ def test_a_warm_start_that_is_timed_again_replaces_what_starts_from_it_too(
 def test_a_killed_import_is_done_over(tracked: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = tracked
     path = folder / "fake/runs/text/cot/s0/train.json"
-    write_json(path, read_json(path) | {"wall_seconds": 62.0})
+    update_record(path, wall_seconds=62.0)
     results.collect(study(), folder)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(tracking._Importer, "_by_stage", Mock(side_effect=KeyboardInterrupt))
@@ -175,8 +164,7 @@ def test_a_killed_import_is_done_over(tracked: tuple[Path, dict[str, Any]], monk
 def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = tracked
     other = study(name="other")
-    fabricate(other, folder)
-    results.collect(other, folder)
+    collected(other, folder)
     with ThreadPoolExecutor(4) as pool:
         writers = [pool.submit(tracking.track, made, folder) for made in (other, study())]
         readers = [pool.submit(all_runs, folder) for _ in range(6)]
@@ -187,9 +175,8 @@ def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -
 def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", UNREACHABLE.replace("//", "//user:secret@"))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    made = study(name="patient", blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}])
-    fabricate(made, tmp_path)
-    results.collect(made, tmp_path)
+    made = study(name="patient", blocks=ONE_BLOCK)
+    collected(made, tmp_path)
     state = tracking.track(made, tmp_path)
     assert state["status"] == "pending" and "127.0.0.1" in state["reason"]
     assert read_json(tmp_path / "patient" / "track.json") == state and "secret" not in str(state)
@@ -211,9 +198,8 @@ def test_an_import_that_breaks_off_anywhere_is_made_whole(
     behind: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     """The study was never imported before."""
-    made = study(name="new", blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}])
-    fabricate(made, behind)
-    results.collect(made, behind)
+    made = study(name="new", blocks=ONE_BLOCK)
+    collected(made, behind)
     whole, calls = getattr(MlflowClient, call), itertools.count(1)
 
     def once(*arguments: Any, **named: Any) -> Any:
@@ -239,7 +225,7 @@ def behind(tracked: tuple[Path, dict[str, Any]], tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     shutil.copytree(tracked[0], folder)
     path = folder / "fake/runs/text/cot/s0/train.json"
-    write_json(path, read_json(path) | {"wall_seconds": 63.0})
+    update_record(path, wall_seconds=63.0)
     results.collect(study(), folder)
     (folder / "fake" / "track.json").unlink()
     return folder

@@ -16,12 +16,12 @@ from mlflow.tracking._tracking_service import utils as tracking_service
 
 from benchmarks import comparison
 from benchmarks.comparison import Comparison
-from benchmarks.files import read_json, write_json
+from benchmarks.files import read_json
 from benchmarks.records import results
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer, store
 from benchmarks.tracking.store import exclusive_writer, experiment_id, find_runs, session
-from fabricate import fabricate, study
+from fabricate import collected, study, update_record
 from methods.errors import InputError
 
 RUNS = "text/cot/s0", "text/oracle/s0"
@@ -41,20 +41,12 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("original") / "results"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        fabricate(small(), folder)
-        results.collect(small(), folder)
-        importer.track(small(), folder)
+    collected(small(), folder)
+    importer.track(small(), folder)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _default_uri(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    as_another_process()
-
-
 def as_another_process() -> None:
     """Make MLflow forget where the files of runs are. It remembers that per process, and runs of copies share ids."""
     tracking_service._artifact_repos_cache.clear()
@@ -77,7 +69,7 @@ def test_a_copy_has_its_own_files_and_leaves_the_original_alone(
     assert len(compare(*RUNS, copied, None, "default").tests)
     assert caplog.text.count("was copied or moved") == 1
     path, files = copied / "fake/runs/text/cot/s0/train.json", len(contents(copied / "mlartifacts"))
-    write_json(path, read_json(path) | {"wall_seconds": 63.0})  # so that the run is imported anew
+    update_record(path, wall_seconds=63.0)  # so that the run is imported anew
     results.collect(small(), copied)
     assert importer.track(small(), copied)["status"] == "done"
     assert contents(original) == before and len(contents(copied / "mlartifacts")) > files
@@ -94,8 +86,7 @@ def test_a_moved_folder_works_without_the_place_that_it_was_moved_from(copied: P
 
 def test_results_start_in_a_folder_with_any_name(tmp_path: Path) -> None:
     folder = tmp_path / "100%? #1" / "r:e's"
-    fabricate(small(), folder)
-    results.collect(small(), folder)
+    collected(small(), folder)
     assert importer.track(small(), folder)["status"] == "done" and (folder / "mlflow.db").is_file()
     assert len(compare(*RUNS, folder, None, "default").tests)
     assert [path.name for path in tmp_path.iterdir()] == ["100%? #1"]
@@ -103,8 +94,7 @@ def test_results_start_in_a_folder_with_any_name(tmp_path: Path) -> None:
 
 def test_a_database_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recorder that was killed while MLflow built its database left one that nothing could open."""
-    fabricate(small(), tmp_path)
-    results.collect(small(), tmp_path)
+    collected(small(), tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("mlflow.store.db.utils._upgrade_db", Mock(side_effect=OSError("killed between two migrations")))
         assert importer.track(small(), tmp_path)["status"] == "pending"

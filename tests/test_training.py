@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +25,7 @@ from benchmarks.training import batches
 from benchmarks.training import loop as training
 from benchmarks.training.batches import FeatureStore, StageLoader
 from benchmarks.training.loop import train
+from inflict import logged
 from methods.base import Batch, Context, Example, Stage
 from methods.cot_sft import CoTSFT
 from methods.marcos import MarCos
@@ -52,9 +52,7 @@ def trained(request: pytest.FixtureRequest, small_data: Path, tmp_path_factory: 
 
 def test_record_and_log_agree(trained) -> None:
     spec, results, record = trained
-    lines = [
-        json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    lines = logged(spec, results)
     assert record["steps"] == 20 == sum(stage["steps"] for stage in record["stages"])
     assert record["examples"] == 2 * 320
     assert [line["step"] for line in lines if line["kind"] == "step"] == [10, 20]
@@ -71,9 +69,9 @@ def test_training_twice_is_bit_identical_and_a_done_run_is_left_alone(
     assert train(spec, results) == record
 
 
-def stepper(spec: RunSpec, results: Path, stage: Stage | None = None):
+def stepper(spec: RunSpec, results: Path):
     trainer = training.Trainer(spec, results)
-    stage = stage or trainer.stages[0]
+    stage = trainer.stages[0]
     engine = build_engine(trainer.method, stage, trainer.training, spec.engine, PlaceInPhase(0, 10), Ranks())
     return trainer, engine, batches.StageLoader(trainer.method, trainer.train, stage, spec.seed, None)
 
@@ -98,7 +96,7 @@ def test_accumulation_changes_nothing(row: str, small_data: Path) -> None:
             torch.testing.assert_close(tensor, weights[other][name], rtol=1e-3, atol=1e-5)
 
 
-def test_no_pass_has_more_tokens_than_asked(small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pass_has_more_tokens_than_asked(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of short examples stay whole and those of long ones are split, in training and in validation."""
     seen: set[tuple[int, int]] = set()
     collate = CoTSFT.collate
@@ -108,7 +106,7 @@ def test_no_pass_has_more_tokens_than_asked(small_data: Path, tmp_path: Path, mo
         return collate(method, examples, context)
 
     monkeypatch.setattr(CoTSFT, "collate", counted)
-    train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), fresh(small_data, tmp_path))
+    train(run_of(small_study(ROWS, engine={"micro_tokens": 1600}), "cot_sft"), results)
     assert max(rows * longest for rows, longest in seen) <= 1600
     assert {rows for rows, _ in seen} >= {32, 16}
 
@@ -207,9 +205,7 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run(small_data: Path) ->
         training.validation_sums(engine, data, context, 32)
 
 
-def test_no_more_rows_at_once_than_a_micro_batch(
-    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_rows_at_once_than_a_micro_batch(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This covers training, validation, the computation of features, and the timing of all these."""
     sizes: set[int] = set()
     collate = MarCos.collate
@@ -220,14 +216,13 @@ def test_no_more_rows_at_once_than_a_micro_batch(
 
     monkeypatch.setattr(MarCos, "collate", counted)
     spec = run_of(small_study(ROWS, engine={"micro_batch": 8}), "marcos")
-    results = fresh(small_data, tmp_path)
     train(spec, results)
     timing.time_run(spec, results)
     assert max(sizes) == 8
 
 
 def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weights(
-    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A single batch in which R shows no activity does not make R dead."""
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("first", 1.0, select_on=("cross_entropy",))])
@@ -240,28 +235,30 @@ def test_warnings_are_of_all_validation_rows_and_a_stage_has_those_of_its_weight
         return training.Sums({"cross_entropy": float(at.step)}, statistics={"alive": alive[at.step]})
 
     monkeypatch.setattr(training, "validation_sums", validated)
-    spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(small_data, tmp_path)
+    spec = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft")
     record = training.Trainer(spec, results).run()
     assert record["stages"][0]["warnings"] == [] and record["warnings"] == ["dead"]
     assert not record["stages"][0]["dead_latents"]
-    logged = [
-        json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    assert [line["step"] for line in logged if line["kind"] == "warning"] == [10]
+    assert [line["step"] for line in logged(spec, results) if line["kind"] == "warning"] == [10]
 
 
-def test_every_stage_selects_weights_of_its_own(
-    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def with_losses(monkeypatch: pytest.MonkeyPatch, loss: Callable[[int], float]) -> None:
+    """Let the validation of a step have this loss."""
+
+    def validated(engine: Engine, data: StageLoader, at: Context, rows: int) -> training.Sums:
+        return training.Sums({"cross_entropy": loss(at.step)})
+
+    monkeypatch.setattr(training, "validation_sums", validated)
+
+
+def test_every_stage_selects_weights_of_its_own(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An earlier stage's selected weights stay while a checkpoint belongs to it: a killed run has to end it again."""
     selecting = [Stage(name, 0.5, select_on=("cross_entropy",)) for name in ("first", "second")]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: selecting)
     losses = {3: 1.0, 5: 2.0, 8: 3.0, 10: 4.0}  # by step: the first validation of each stage has the lowest loss
-    monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: training.Sums({"cross_entropy": losses[at.step]})
-    )
+    with_losses(monkeypatch, losses.__getitem__)
     spec = run_of(small_study(ROWS, training={"checkpoint_seconds": 900}), "cot_sft")
-    trainer = training.Trainer(spec, fresh(small_data, tmp_path))
+    trainer = training.Trainer(spec, results)
     selected = checkpoints.selected_path(trainer.paths.checkpoints, 0, 3)
     first: dict[str, torch.Tensor] = {}
     end_stage = training.Trainer._end_stage
@@ -282,16 +279,13 @@ def test_every_stage_selects_weights_of_its_own(
 
 
 def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
-    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A try that was killed may have selected better weights after the checkpoint, and the next try finds others."""
     losses = {2: 2.0, 4: 1.0, 6: 3.0, 8: 3.0, 10: 3.0}
-    monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: training.Sums({"cross_entropy": losses[at.step]})
-    )
+    with_losses(monkeypatch, losses.__getitem__)
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: [Stage("only", 1.0, select_on=("cross_entropy",))])
     spec = run_of(small_study(ROWS, training={"validations": 5, "epochs": 1}), "cot_sft")
-    results = fresh(small_data, tmp_path)
     monkeypatch.setattr(training.Trainer, "_agreed_to_save", lambda trainer: trainer.state.step == 3)
     trainer = training.Trainer(spec, results)
     known = checkpoints.selected_path(trainer.paths.checkpoints, 0, 2)
@@ -308,23 +302,16 @@ def test_a_checkpoint_finds_the_weights_that_it_knows_to_be_selected(
     assert (record["stages"][0]["selected_step"], record["weights_sha256"]) == (2, expected)
 
 
-def test_a_stage_that_selects_nothing_is_validated_at_its_end(
-    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_selects_nothing_is_validated_at_its_end(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This distinguishes a curriculum whose last stage goes wrong from one that never went well."""
     stages = [Stage("first", 0.5), Stage("second", 0.5, select_on=("cross_entropy",))]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
-    monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: training.Sums({"cross_entropy": float(at.step)})
-    )
-    spec, results = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft"), fresh(small_data, tmp_path)
+    with_losses(monkeypatch, float)
+    spec = run_of(small_study(ROWS, training={"validations": 2}), "cot_sft")
     record = training.Trainer(spec, results).run()
     chosen = [(stage["selected_step"], stage["validation"]) for stage in record["stages"]]
     assert chosen == [(None, {"cross_entropy": 5.0}), (8, {"cross_entropy": 8.0})]
-    logged = [
-        json.loads(line) for line in (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    lines = [line for line in logged if line["kind"] == "validation"]
+    lines = [line for line in logged(spec, results) if line["kind"] == "validation"]
     assert [(line["stage"], line["cross_entropy"]) for line in lines] == [
         ("first", 5.0),
         ("second", 8.0),
@@ -340,9 +327,7 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
     first, second = Stage("first", 0.4, select_on=("cross_entropy",)), Stage("second", 0.3, answers=False)
     stages = [first, second, Stage("third", 0.3, select_on=("cross_entropy",))]
     monkeypatch.setattr(CoTSFT, "stages", lambda *_: stages)
-    monkeypatch.setattr(
-        training, "validation_sums", lambda engine, data, at, rows: training.Sums({"cross_entropy": float(at.step)})
-    )
+    with_losses(monkeypatch, float)
     plain, keeping = (run_of(small_study(ROWS, training={"keep_stages": keep}), "cot_sft") for keep in (False, True))
     record = train(plain, fresh(small_data, tmp_path / "plain"))
     assert [stage["weights_sha256"] for stage in record["stages"]] == [None] * 3
@@ -375,9 +360,7 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
     assert train(keeping, results)["weights_sha256"] == kept["weights_sha256"] and first.exists()
 
 
-def test_a_warm_up_that_does_not_end_is_told(
-    small_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_warm_up_that_does_not_end_is_told(results: Path, caplog: pytest.LogCaptureFixture) -> None:
     spec = run_of(small_study(ROWS, training={"warmup_steps": 21}), "cot_sft")
-    train(spec, fresh(small_data, tmp_path / "results"))
+    train(spec, results)
     assert "train has 20 steps, and the learning rate rises for 21: it does not reach its peak" in caplog.text

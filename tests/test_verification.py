@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import fabricate
 from benchmarks.archive import ARCHIVE, unpacked
-from benchmarks.cli import app
 from benchmarks.data.records import Record
 from benchmarks.evaluation.task import means, summary
 from benchmarks.figures.render import render as draw
@@ -30,6 +27,7 @@ from benchmarks.tables.render import render
 from benchmarks.verification import checks, rescoring
 from benchmarks.verification.checks import Finding, report, verify
 from benchmarks.verification.differences import lost_row
+from commands import invoke, output, study_file
 from conftest import ROOT
 from test_synthetic import RS, answered, asked
 
@@ -41,14 +39,17 @@ def study() -> Study:
     return fabricate.study(evaluation=TESTS)
 
 
+def with_tables(place: Path) -> Path:
+    """Fabricate the study's results, with its tables, in a folder. Return the folder."""
+    fabricate.collected(study(), place)
+    for table in study().tables:
+        render(study(), place, table)
+    return place
+
+
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made, place = study(), tmp_path_factory.mktemp("rendered")
-    fabricate.fabricate(made, place)
-    results.collect(made, place)
-    for table in made.tables:
-        render(made, place, table)
-    return place / "fake"
+    return with_tables(tmp_path_factory.mktemp("rendered")) / "fake"
 
 
 @pytest.fixture
@@ -227,18 +228,12 @@ def test_a_changed_number_in_a_table_is_told_from_changed_words(folder: Path) ->
     path.write_text(path.read_text(encoding="utf-8").replace("Bold:", "In bold:"), encoding="utf-8")
     assert [finding.place for finding in findings(folder, "drift")] == ["table_main.md"]
     assert not findings(folder, "differs")
-    path = folder / "table_main.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["lines"][0]["accuracy"] = 1.0
-    path.write_text(json.dumps(content), encoding="utf-8")
+    edit(folder / "table_main.json", lambda content: content["lines"][0].update(accuracy=1.0))
     assert "accuracy: 1.0 is recorded" in findings(folder, "differs")[0].text
 
 
 def test_a_changed_difference_to_the_control_is_found(folder: Path) -> None:
-    path = folder / "table_main.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["against_controls"][0]["p_holm"] = 0.5
-    write_json(path, content)
+    edit(folder / "table_main.json", lambda content: content["against_controls"][0].update(p_holm=0.5))
     (found,) = findings(folder, "differs")
     assert "against_controls: line 1, p_holm: 0.5 is recorded" in found.text
 
@@ -310,16 +305,12 @@ def test_a_table_that_was_never_rendered_does_not_differ(folder: Path) -> None:
     assert [(f.kind, f.text) for f in verify(study(), folder) if f.place == "table_main"] == [("not made", "")]
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["verify", str(tmp_path / "quick")])
-    assert done.exit_code == 2 and f"there is no folder {tmp_path / 'quick'}" in done.output
-
-
-def test_a_folder_of_several_studies_is_no_study(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["verify", str(tmp_path)])
-    assert done.exit_code == 2 and f"name one study's folder, e.g. {tmp_path}/smoke" in done.output
+def test_a_folder_that_is_not_one_study_s_is_named(tmp_path: Path) -> None:
+    done = invoke("verify", tmp_path / "quick", code=2)
+    assert f"there is no folder {tmp_path / 'quick'}" in done.output
+    assert f"name one study's folder, e.g. {tmp_path}/smoke" in output("verify", tmp_path, code=2)
     write_json(tmp_path / "fake/collect.json", {})
-    assert f"e.g. {tmp_path}/fake, or say with --study" in CliRunner().invoke(app, ["verify", str(tmp_path)]).output
+    assert f"e.g. {tmp_path}/fake, or say with --study" in output("verify", tmp_path, code=2)
 
 
 def test_a_run_whose_records_are_collected_and_gone_differs(folder: Path) -> None:
@@ -392,8 +383,8 @@ def test_a_collection_that_cannot_be_read_is_a_finding_among_others(content: str
 
 def test_a_collection_without_a_record_of_the_data_is_found(folder: Path) -> None:
     """Prepared data are not committed: whoever collects again where they are not loses their record."""
-    content = read_json(path := folder / "collect.json")
-    write_json(path, content | {"data": {"equation": {"problem": "done.json does not exist"}}})
+    lost = {"equation": {"problem": "done.json does not exist"}}
+    edit(folder / "collect.json", lambda content: content.update(data=lost))
     (found, *_) = findings(folder, "differs")
     assert found.place == "collect.json" and "data of equation: done.json does not exist" in found.text
 
@@ -418,13 +409,12 @@ def test_numbers_beside_a_figure_are_computed_again(folder: Path) -> None:
 
 
 def test_the_command_ends_in_an_error_where_something_differs(folder: Path, tmp_path: Path) -> None:
-    write_json(tmp_path / "study.yaml", study().model_dump(mode="json"))
-    arguments = ["verify", str(folder), "--study", str(tmp_path / "study.yaml")]
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    path = study_file(study(), tmp_path)
+    arguments = ["verify", folder, "--study", path]
+    invoke(*arguments)
     (folder / RUN / "train.json").unlink()
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 1 and "differs  equation/cot/s0 train.json" in done.output
-    assert CliRunner().invoke(app, ["verify", str(tmp_path), "--study", arguments[-1]]).exit_code == 2
+    assert "differs  equation/cot/s0 train.json" in output(*arguments, code=1)
+    invoke("verify", tmp_path, "--study", path, code=2)
 
 
 COMMITTED = sorted(path.parent for path in (ROOT / "results/reference").glob(f"*/{ARCHIVE}"))

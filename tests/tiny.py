@@ -37,7 +37,7 @@ def text(tokens: Sequence[int], **names: int) -> str:
 GPT2 = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 0}
 
 
-def setup(backbone: str = "qwen2-tiny", dropout: float = 0.0, **overrides: int) -> Setup:
+def setup(backbone: str = "qwen2-tiny", dropout: float = 0.0, **overrides: float) -> Setup:
     sizes = GPT2 if backbone == "gpt2" else {"hidden_size": 32, "intermediate_size": 48}
     made = load_backbone(backbone, 128, overrides={**sizes, **overrides}, dropout=dropout)
     return Setup(made, Vocabulary(128, EOS, ids))
@@ -48,7 +48,7 @@ def make(
     options: Mapping[str, Any] | None = None,
     backbone: str = "qwen2-tiny",
     dropout: float = 0.0,
-    **overrides: int,
+    **overrides: float,
 ) -> Method:
     return build(name, options or {}, setup(backbone, dropout, **overrides), seed=0)
 
