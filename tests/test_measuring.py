@@ -33,7 +33,8 @@ ROWS = [
     {"id": "coconut", "method": "coconut"},
     {"id": "marcos", "method": "marcos", "options": MARCOS},
 ]
-CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}}
+EVALUATION = {"tests": ["embedded_in_domain"], "max_new_tokens": 8}
+CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}, "evaluation": EVALUATION}
 
 
 def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path: Path) -> None:

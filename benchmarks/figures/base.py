@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -175,13 +176,16 @@ def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **s
 
 
 def legend_below(canvas: Canvas) -> None:
-    """Add one legend for all panels, with every label once, in as many columns as fit."""
+    """Add one legend for all panels, with every label once, in as many columns as fit. Lines after the third make the
+    figure higher, since a narrow one would have no room left for its panels."""
     entries = {}
     for axes in canvas.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     longest = max(map(len, entries))
     columns = max(1, int(canvas.get_figwidth() / (0.075 * longest + 0.45)))
+    lines = math.ceil(len(entries) / columns)
+    canvas.set_figheight(canvas.get_figheight() + 0.16 * max(0, lines - 3))
     canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 
