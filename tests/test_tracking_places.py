@@ -46,10 +46,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
 def as_another_process() -> None:
     """Make MLflow forget where the files of runs are. It remembers that per process, and runs of copies share ids."""
     tracking_service._artifact_repos_cache.clear()
+
+
+@pytest.fixture(autouse=True)
+def _as_another_process() -> None:
+    as_another_process()
 
 
 @pytest.fixture
