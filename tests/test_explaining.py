@@ -28,16 +28,16 @@ def test_all_runs_with_weights_are_shown(results: Path) -> None:
     assert "embedded_multistep" in text and "Gold answer" in text
     assert "Without weights here: equation/wo_r/s0" in text
     assert text.count("equation/") == 4  # each run once
-    assert "has no question 9999" in command(results, "explain", "--question", "9999")
+    assert "has no question 9999" in command(results, "explain", "--question", "9999", code=2)
 
 
 def test_named_runs_are_shown_in_that_order(results: Path) -> None:
     text = command(results, "explain", "--question", "1", "--run", RUN, "--run", COT, "--run", RUN)
     assert text.count("equation/") == 2 and text.index(RUN) < text.index(COT)
     assert "has no run 'equation/mine/s0'; its runs are: " + COT in command(
-        results, "explain", "--question", "1", "--run", "equation/mine/s0"
+        results, "explain", "--question", "1", "--run", "equation/mine/s0", code=2
     )
-    untrained = command(results, "explain", "--question", "1", "--run", "equation/wo_r/s0")
+    untrained = command(results, "explain", "--question", "1", "--run", "equation/wo_r/s0", code=2)
     assert "none of these runs" in untrained
     assert f"`marcos-bench train {results / 'study.yaml'} equation/wo_r/s0 --results {results}`" in untrained
 
@@ -64,7 +64,7 @@ def test_a_text_of_ones_own_has_no_verdict(
     ],
 )
 def test_what_is_no_question_is_refused(arguments: list[str], message: str, results: Path) -> None:
-    assert f"error: {message}" in command(results, "explain", *arguments)
+    assert f"error: {message}" in command(results, "explain", *arguments, code=2)
 
 
 def test_latents_are_written_by_run_and_name(results: Path, tmp_path: Path) -> None:
@@ -94,10 +94,10 @@ def test_latents_are_written_by_run_and_name(results: Path, tmp_path: Path) -> N
 
 def test_no_file_is_replaced_and_none_is_left_empty(results: Path, tmp_path: Path) -> None:
     (file := tmp_path / "latents.npz").write_text("mine", encoding="utf-8")
-    assert f"{file} is there already" in command(results, "explain", "--text", TEXT, "--output", str(file))
+    assert f"{file} is there already" in command(results, "explain", "--text", TEXT, "--output", str(file), code=2)
     assert file.read_text(encoding="utf-8") == "mine"
     other = tmp_path / "other.npz"
-    text = command(results, "explain", "--text", TEXT, "--output", str(other), "--run", COT)
+    text = command(results, "explain", "--text", TEXT, "--output", str(other), "--run", COT, code=2)
     assert f"none of these runs thinks in latents ({COT})" in text and not other.exists()
 
 
