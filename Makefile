@@ -1,7 +1,8 @@
 # Two commands: `make table` and `make test`. Both make the environment they need, once.
 STUDY ?= # without one: quick
 CORES ?= all
-PYTEST ?= -n auto --dist loadfile
+# Tests that start processes wait for them: one worker more than cores keeps these busy
+PYTEST ?= -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile
 
 TARGET := $(if $(STUDY),--config study=$(STUDY) -- results/table.md,results/table_main.md)
 
@@ -25,7 +26,7 @@ MOVED := $(shell test -e $(STAMP) && test "$$(cat $(STAMP))" != "$(CURDIR)" && e
 # For what the commands below start; make itself may look for commands in the PATH that it was started with
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install table test quicktest lint darwin format schema clean
+.PHONY: help install table test quicktest pytest lint style types darwin format schema clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -43,17 +44,24 @@ table: $(STAMP) ## run a study, or what is left of it, and render its first tabl
 	@sed -nE $(PLAIN) $(lastword $(TARGET))
 	@echo 'Its notes and details: $(lastword $(TARGET))'
 
-test: $(STAMP) ## lint, then run the tests
-	$(MAKE) --jobs 2 lint darwin
-	$(BIN)/pytest $(PYTEST)
+test: $(STAMP) ## lint, and run the tests
+	$(MAKE) style
+	$(MAKE) --jobs 3 types darwin pytest
 
 quicktest: $(STAMP) ## run the tests that need no workflow, no ranks and hardly any training
 	$(BIN)/pytest $(PYTEST) -m 'not slow'
 
-lint: $(STAMP) ## check format, style and types
+lint: style types ## check format, style and types
+
+style: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(STAMP)
 	$(BIN)/pyright
+
+pytest: $(STAMP)
+	$(BIN)/pytest $(PYTEST)
 
 # The types of macOS, as far as they differ
 darwin: $(STAMP)

@@ -169,7 +169,9 @@ def test_a_run_that_leaves_its_work_says_so(before: bool, caplog: pytest.LogCapt
     assert "told to stop; the next attempt resumes from the last checkpoint" in caplog.text
 
 
-TERMINATED_ONCE = """
+# -- a workflow, by Ctrl-C and by a scheduler
+
+ENDED_TWICE = """
 import os, signal
 import torch
 real = torch.optim.AdamW.step
@@ -182,44 +184,15 @@ def parent(pid):
         return None
 
 def step(*arguments, **settings):
-    if not os.path.exists("told"):
-        open("told", "w").close()
+    if not os.path.exists("interrupted"):
+        open("interrupted", "w").close()
+        os.killpg(0, signal.SIGINT)  # as a terminal does: all that the command has started
+    elif not os.path.exists("terminated"):
+        open("terminated", "w").close()
         shell = os.getppid()
         children = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == shell]
         for pid in [parent(shell), shell, *children]:
             os.kill(pid, signal.SIGTERM)  # as a scheduler does: the shells, tee and all
-    return real(*arguments, **settings)
-
-torch.optim.AdamW.step = step
-"""
-
-
-@needs_linux
-def test_the_workflow_tries_again_and_goes_on(tmp_path: Path) -> None:
-    folder = copy_suite(tmp_path)
-    path = folder / "benchmarks/cli/__main__.py"
-    path.write_text(path.read_text(encoding="utf-8").replace("app(", f"{TERMINATED_ONCE}\napp("), encoding="utf-8")
-    output = snakemake(folder, "--config", "study=smoke", "--", "results/smoke/runs/equation/cot_sft/s0/train.json")
-    assert re.search(r"told to stop; step \d+ is saved", output) and re.search(r"going on from step \d+", output)
-    assert "Trying to restart job" in output
-    log = folder / "results/smoke/logs/train/equation/cot_sft/s0.log"
-    assert "going on from" in log.read_text(encoding="utf-8") and "told to stop" in Path(f"{log}.1").read_text(
-        encoding="utf-8"
-    )
-    assert (folder / "results/smoke/runs/equation/cot_sft/s0/train.json").exists()
-
-
-# -- Ctrl-C
-
-INTERRUPTED_ONCE = """
-import os, signal
-import torch
-real = torch.optim.AdamW.step
-
-def step(*arguments, **settings):
-    if not os.path.exists("told"):
-        open("told", "w").close()
-        os.killpg(0, signal.SIGINT)  # as a terminal does: all that the command has started
     return real(*arguments, **settings)
 
 torch.optim.AdamW.step = step
@@ -235,15 +208,25 @@ main(sys.argv[1:])
 """
 
 
-def test_a_workflow_that_is_interrupted_saves_what_it_trains(tmp_path: Path) -> None:
+@needs_linux
+def test_a_workflow_goes_on_after_ctrl_c_and_after_a_scheduler_ended_its_job(tmp_path: Path) -> None:
+    """The first ends the workflow; after the second, it tries again by itself."""
     folder = copy_suite(tmp_path)
     path = folder / "benchmarks/cli/__main__.py"
-    path.write_text(path.read_text(encoding="utf-8").replace("app(", f"{INTERRUPTED_ONCE}\napp("), encoding="utf-8")
+    path.write_text(path.read_text(encoding="utf-8").replace("app(", f"{ENDED_TWICE}\napp("), encoding="utf-8")
     record = "results/smoke/runs/equation/cot_sft/s0/train.json"
     arguments = ["--cores", "2", "--config", "study=smoke", "--", record]
     output = printed(folder, [sys.executable, "-c", IN_A_TERMINAL, *arguments], fails=True)
     assert re.search(r"told to stop; step 1 is saved", output) and "Trying to restart job" not in output
-    assert "going on from step 1" in snakemake(folder, *arguments)
+
+    output = snakemake(folder, *arguments)
+    assert "going on from step 1" in output and "Trying to restart job" in output
+    saved = re.search(r"told to stop; step (\d+) is saved", output)
+    assert saved and f"going on from step {saved[1]}" in output
+    log = folder / "results/smoke/logs/train/equation/cot_sft/s0.log"
+    assert "going on from" in log.read_text(encoding="utf-8") and "told to stop" in Path(f"{log}.1").read_text(
+        encoding="utf-8"
+    )
     assert (folder / record).exists()
 
 
