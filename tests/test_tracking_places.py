@@ -88,7 +88,9 @@ def test_a_moved_folder_works_without_the_place_that_it_was_moved_from(copied: P
     assert importer.track(small(), moved)["status"] == "done"
 
 
-def test_results_start_in_a_folder_with_any_name(tmp_path: Path) -> None:
+def test_results_start_in_a_folder_with_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written elsewhere: MLflow would make a folder `file:` where it runs."""
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "100%? #1" / "r:e's"
     collected(small(), folder)
     assert importer.track(small(), folder)["status"] == "done" and (folder / "mlflow.db").is_file()

@@ -64,7 +64,9 @@ def tracking_uri(results: Path) -> str:
     path = str((results / DATABASE).resolve())
     if not re.search(r"[?#%]", path):
         return f"sqlite:///{path}"
-    return f"sqlite:///file:{quote(path)}?uri=true"  # SQLite decodes it; SQLAlchemy would cut it off at a question mark
+    # SQLite decodes it; SQLAlchemy would cut a plain path off at a question mark. The driver is named because MLflow
+    # makes a folder `file:` where it runs if an address begins with `sqlite:///file:`
+    return f"sqlite+pysqlite:///file:{quote(path)}?uri=true"
 
 
 def artifact_root(results: Path) -> str:
@@ -116,7 +118,7 @@ def experiment_id(client: MlflowClient, results: Path, study: str) -> str:
         if "study" not in found.tags:  # somebody made it by hand
             client.set_experiment_tag(found.experiment_id, "study", study)
         return found.experiment_id
-    local = tracking_uri(results).startswith("sqlite:")
+    local = tracking_uri(results).startswith("sqlite")
     return client.create_experiment(study, artifact_root(results) if local else None, {"study": study, **AS_TRAINING})
 
 
