@@ -1,8 +1,7 @@
 # Two commands: `make table` and `make test`. Both make the environment they need, once.
 STUDY ?= # without one: quick
 CORES ?= all
-# Tests that start processes wait for them: one worker more than cores keeps these busy
-PYTEST ?= -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile
+PYTEST ?= -n auto --dist loadfile
 
 TARGET := $(if $(STUDY),--config study=$(STUDY) -- results/table.md,results/table_main.md)
 
@@ -11,6 +10,10 @@ PLAIN = '/^\* /q; s/^\| (&nbsp;){3}([^|]*)\|/|    \2               |/; s/\| ([^|
 
 # Finds the modules that import a part of the standard library, or psutil, some of whose calls only Linux has
 SYSTEM = '^ *(import|from) (ctypes|fcntl|mmap|os|psutil|resource|select|signal|socket|termios)( |\.|$$)'
+
+# The types of macOS as well, as far as they differ
+TYPES = $(BIN)/pyright && $(BIN)/pyright --pythonplatform Darwin \
+	$$(grep -lrE --include='*.py' $(SYSTEM) benchmarks methods)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +29,7 @@ MOVED := $(shell test -e $(STAMP) && test "$$(cat $(STAMP))" != "$(CURDIR)" && e
 # For what the commands below start; make itself may look for commands in the PATH that it was started with
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install table test quicktest pytest lint style types darwin format schema clean
+.PHONY: help install table test quicktest lint style format schema clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -44,28 +47,19 @@ table: $(STAMP) ## run a study, or what is left of it, and render its first tabl
 	@sed -nE $(PLAIN) $(lastword $(TARGET))
 	@echo 'Its notes and details: $(lastword $(TARGET))'
 
-test: $(STAMP) ## lint, and run the tests
-	$(MAKE) style
-	$(MAKE) --jobs 3 types darwin pytest
+# Types are checked beside the tests, which often wait for processes that they start
+test: style ## lint, and run the tests
+	{ $(TYPES); } & $(BIN)/pytest $(PYTEST); passed=$$?; wait $$! && exit $$passed
 
 quicktest: $(STAMP) ## run the tests that need no workflow, no ranks and hardly any training
 	$(BIN)/pytest $(PYTEST) -m 'not slow'
 
-lint: style types ## check format, style and types
+lint: style ## check format, style and types
+	$(TYPES)
 
 style: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-
-types: $(STAMP)
-	$(BIN)/pyright
-
-pytest: $(STAMP)
-	$(BIN)/pytest $(PYTEST)
-
-# The types of macOS, as far as they differ
-darwin: $(STAMP)
-	$(BIN)/pyright --pythonplatform Darwin $$(grep -lrE --include='*.py' $(SYSTEM) benchmarks methods)
 
 format: $(STAMP) ## format the code
 	$(BIN)/ruff format .
