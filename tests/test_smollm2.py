@@ -56,6 +56,14 @@ def test_rows_that_validate_gsm8k_aug_are_no_training_rows(form: Form) -> None:
         assert {block.data.validation_set for block in load_study(name).blocks} == {"gsm8k_held_out"}
 
 
+@real
+@pytest.mark.parametrize("name", ["gsm8k", "svamp", "multiarith"])
+def test_an_excerpt_has_rows_of_the_whole_set(name: str) -> None:
+    whole = [(r.question, r.answer) for r in load_records(name, "equation", "test")]
+    rows = [(r.question, r.answer) for r in load_records(f"{name}_200", "equation", "test")]
+    assert len(rows) == 200 and set(rows) <= set(whole) and set(rows[:100]) <= set(whole[: len(whole) // 2])
+
+
 def test_a_variable_may_name_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert load_study("smollm2").backbone.pretrained == "HuggingFaceTB/SmolLM2-135M"
