@@ -70,6 +70,7 @@ def test_a_variable_may_name_the_checkpoint(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     study = load_study("smollm2")
     assert study.backbone.pretrained == study.tokenizer.pretrained == str(tmp_path)
+    assert study.backbone.revision is study.tokenizer.revision is None, "the folder is not of the hub's revision"
     monkeypatch.setenv(VARIABLE, str(tmp_path / "none"))
     with pytest.raises(ValueError, match=f"{VARIABLE} names .*none, which is no folder: unset it"):
         BackboneSpec.model_validate({"pretrained": f"${{{VARIABLE}:-some/id}}"})

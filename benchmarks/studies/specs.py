@@ -9,7 +9,16 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from methods.base import added_field
 from methods.generation import Latents, Tokens
@@ -43,6 +52,12 @@ def _from_environment(name: Any) -> Any:
     return folder or found[2]
 
 
+def _of_the_hub(revision: str | None, info: ValidationInfo) -> str | None:
+    """Drop the revision if a folder stands in for the hub's checkpoint: it would name what was not used."""
+    return None if os.path.isdir(info.data.get("pretrained") or "") else revision
+
+
+Revision = Annotated[str | None, AfterValidator(_of_the_hub)]
 Pretrained = Annotated[str | None, BeforeValidator(_from_environment, json_schema_input_type=str | None)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...] | None)]
 
@@ -62,7 +77,7 @@ class BackboneSpec(Strict):
         description="checkpoint to start from: a folder or a hub id; ${VARIABLE:-HUB_ID} is the folder that an "
         "environment variable names, if it is set",
     )
-    revision: str | None = Field(default=None, description="revision (commit) of the hub checkpoint")
+    revision: Revision = Field(default=None, description="revision (commit) of the hub checkpoint")
     overrides: dict[str, int | float] = Field(
         default={}, description="changes to the Hugging Face configuration, by field"
     )
@@ -87,7 +102,7 @@ class TokenizerSpec(Strict):
         default=None,
         description="published tokenizer: qwen2.5, llama-3.2, gpt2, a folder or a hub id, or ${VARIABLE:-HUB_ID}",
     )
-    revision: str | None = added_field(None, description="revision (commit) of a hub tokenizer")
+    revision: Revision = added_field(None, description="revision (commit) of a hub tokenizer")
 
     @model_validator(mode="after")
     def _consistent(self) -> TokenizerSpec:
