@@ -11,10 +11,6 @@ PLAIN = '/^\* /q; s/^\| (&nbsp;){3}([^|]*)\|/|    \2               |/; s/\| ([^|
 # Finds the modules that import a part of the standard library, or psutil, some of whose calls only Linux has
 SYSTEM = '^ *(import|from) (ctypes|fcntl|mmap|os|psutil|resource|select|signal|socket|termios)( |\.|$$)'
 
-# The types of macOS as well, as far as they differ
-TYPES = $(BIN)/pyright && $(BIN)/pyright --pythonplatform Darwin \
-	$$(grep -lrE --include='*.py' $(SYSTEM) benchmarks methods)
-
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -29,7 +25,7 @@ MOVED := $(shell test -e $(STAMP) && test "$$(cat $(STAMP))" != "$(CURDIR)" && e
 # For what the commands below start; make itself may look for commands in the PATH that it was started with
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install table test quicktest lint style format schema clean
+.PHONY: help install table test quicktest lint darwin format schema clean
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -47,19 +43,21 @@ table: $(STAMP) ## run a study, or what is left of it, and render its first tabl
 	@sed -nE $(PLAIN) $(lastword $(TARGET))
 	@echo 'Its notes and details: $(lastword $(TARGET))'
 
-# Types are checked beside the tests, which often wait for processes that they start
-test: style ## lint, and run the tests
-	{ $(TYPES); } & $(BIN)/pytest $(PYTEST); passed=$$?; wait $$! && exit $$passed
+test: $(STAMP) ## lint, then run the tests
+	$(MAKE) --jobs 2 lint darwin
+	$(BIN)/pytest $(PYTEST)
 
 quicktest: $(STAMP) ## run the tests that need no workflow, no ranks and hardly any training
 	$(BIN)/pytest $(PYTEST) -m 'not slow'
 
-lint: style ## check format, style and types
-	$(TYPES)
-
-style: $(STAMP)
+lint: $(STAMP) ## check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+# The types of macOS, as far as they differ
+darwin: $(STAMP)
+	$(BIN)/pyright --pythonplatform Darwin $$(grep -lrE --include='*.py' $(SYSTEM) benchmarks methods)
 
 format: $(STAMP) ## format the code
 	$(BIN)/ruff format .
