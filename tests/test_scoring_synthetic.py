@@ -109,7 +109,13 @@ def test_answers_of_each_kind(task: str, asked: Reference, text: str, correct: b
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [("rs_n2_k3", "summation"), ("rp_n2_k3", "pairing"), ("p24_k3", "parallel24"), ("copy_k8", "copy")],
+    [
+        ("rs_n2_k3", "summation"),
+        ("rp_n2_k3", "pairing"),
+        ("p24_k1", "parallel24"),
+        ("p24_k3", "parallel24"),
+        ("copy_k8", "copy"),
+    ],
 )
 def test_solutions_of_the_data_are_right_and_those_of_another_question_are_not(name: str, task: str):
     records = load_records(name, "lines", "test")[:100]

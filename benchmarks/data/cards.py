@@ -59,6 +59,7 @@ class Card(Strict):
     hub: Hub | None = None
     notes: str = ""
     ragged: bool = False  # some published training rows lack a question or an answer that can be scored: left out
+    stepless: bool = False  # a solution is an answer alone
     scorer: str = "number"  # the name of a scorer in benchmarks.scoring
 
     def counted(self, split: str) -> bool:

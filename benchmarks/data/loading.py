@@ -50,13 +50,13 @@ def load_rows(name: str, form: Form, split: str) -> list[Raw]:
 
 def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[Record]:
     """Convert rows to records with steps in the given form. Training rows that teach nothing in this form (no question,
-    no step, or an answer that cannot be scored, see :func:`unscorable_rows`) are left out; test rows never are. Raise
-    :class:`DataError` if no training row is left."""
+    no step where the card promises some, or an answer that cannot be scored, see :func:`unscorable_rows`) are left out;
+    test rows never are. Raise :class:`DataError` if no training row is left."""
     records = [Record(f"{name}-{split}-{r.key}", r.question, STEPS[form](r.solution), r.answer) for r in rows]
     if split != "train":
         return records
     card = get_dataset(name).card
-    stepwise = [record for record in records if record.question and record.steps]
+    stepwise = [record for record in records if record.question and (record.steps or card.stepless)]
     if records and not stepwise:
         raise DataError(
             f"no row of {name} ({split}) has a question and steps as {form}: train on another `form` (the card has: "

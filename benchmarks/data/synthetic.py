@@ -102,18 +102,19 @@ def paired(numbers: list[int], order: list[int]) -> list[int]:
 def parallel24(draw: Draw, steps: int) -> Problem:
     """Parallel 24 (paper, level 3): the game of 24, in which each step may start over from the four numbers.
 
-    Step k is a path of k operations; the last, of three, uses all four numbers and gives 24. The paper's own paths are
+    Every step is a path, one operation longer than the step before it; the last, of three operations, uses all four
+    numbers and gives 24. The paper has ``steps`` 3; with 1, the solution is the only path. The paper's own paths are
     not published: here the operations of those before the last are drawn one by one, dead ends included, as in its
     example, and the last path is drawn from all solutions. All numbers are natural; the larger operand comes first.
-    The question is four numbers that admit 24, in any order; ``steps`` is 3, the operations that use them up.
+    The question is four numbers that admit 24, in any order.
     """
-    if steps != OPERANDS - 1:
-        raise InputError(f"{OPERANDS} numbers are used up in {OPERANDS - 1} steps, not in {steps}")
+    if not 1 <= steps < OPERANDS:
+        raise InputError(f"{OPERANDS} numbers are used up by {OPERANDS - 1} operations, so not in {steps} steps")
     while True:
         numbers = [1 + draw.below(LARGEST) for _ in range(OPERANDS)]
         hand = tuple(sorted(numbers))
         if solved := solutions(hand):
-            lines = tuple(written(attempt(draw, hand, length)) for length in range(1, steps))
+            lines = tuple(written(attempt(draw, hand, length)) for length in range(OPERANDS - steps, OPERANDS - 1))
             return Problem(words(numbers), lines, written(draw.of(solved)), family=words(hand))
 
 
@@ -195,8 +196,8 @@ class Corpus:
             yield found
 
 
-def _paired(short: str, problem: Callable[..., Problem], pairs: int, sizes: dict[str, int]) -> Corpus:
-    return Corpus(f"{short}_n{pairs}_k3", partial(problem, pairs=pairs, steps=3), sizes)
+def _paired(short: str, problem: Callable[..., Problem], pairs: int, steps: int, sizes: dict[str, int]) -> Corpus:
+    return Corpus(f"{short}_n{pairs}_k{steps}", partial(problem, pairs=pairs, steps=steps), sizes)
 
 
 def _copy(steps: int, sizes: dict[str, int]) -> Corpus:
@@ -206,11 +207,13 @@ def _copy(steps: int, sizes: dict[str, int]) -> Corpus:
 CORPORA = {
     corpus.name: corpus
     for corpus in (
-        _paired("rs", random_summation, 2, SMALL),
-        _paired("rs", random_summation, 5, LARGE),
-        _paired("rp", random_pairing, 2, SMALL),
-        _paired("rp", random_pairing, 5, LARGE),
-        Corpus("p24_k3", partial(parallel24, steps=3), LARGE),
+        _paired("rs", random_summation, 2, 2, SMALL),
+        _paired("rs", random_summation, 2, 3, SMALL),
+        _paired("rs", random_summation, 5, 3, LARGE),
+        _paired("rp", random_pairing, 2, 2, SMALL),
+        _paired("rp", random_pairing, 2, 3, SMALL),
+        _paired("rp", random_pairing, 5, 3, LARGE),
+        *(Corpus(f"p24_k{steps}", partial(parallel24, steps=steps), LARGE) for steps in (1, 3)),
         *(_copy(steps, SMALL) for steps in (4, 8)),
         *(_copy(steps, LONG) for steps in (16, 32, 64)),
     )

@@ -23,7 +23,7 @@ Numbers = tuple[int, ...]
 # Longer numbers are wrong in any case, and Python refuses to read those of thousands of digits
 ADDITION = re.compile(r"(-?\d{1,18}) ?\+ ?(-?\d{1,18}) ?= ?(-?\d{1,18})")
 EQUATION = re.compile(r"(\d{1,18}) ?([-+*/]) ?(\d{1,18}) ?= ?(\d{1,18})")
-GOAL = 24  # of Parallel 24
+GOAL, OPERATIONS = 24, 3  # of Parallel 24
 COPIED = 5  # numbers in a step of long-range copy
 WIDTH = 4  # steps per bin in the paper's figure of long-range copy
 
@@ -108,7 +108,7 @@ class Parallel24(Scorer):
 
     name = "parallel24"
     reads_steps = True
-    strict_means = f"{MARKED}, and with k equations in step k"
+    strict_means = f"{MARKED}, and with three equations in the last path, and one fewer in each before it"
 
     def score(self, text: str, asked: Reference) -> Score:
         lines, marked = split_answer(text)
@@ -118,14 +118,19 @@ class Parallel24(Scorer):
         draws = tuple(None if path is None else path[0] for path in paths)
         last = paths[-1]
         correct = len(lines) == len(paths) and None not in draws and last is not None and last[1] == [GOAL]
-        formed = all(line.count("=") == step for step, line in enumerate(lines, 1))
+        formed = all(line.count("=") == count for line, count in zip(lines, _operations(asked), strict=False))
         return Score(lines[-1] or None, correct, correct and formed and marked, draws)
 
     def choices(self, asked: Reference) -> tuple[int, ...]:
         """Return an upper bound: not every difference is a natural number, and not every quotient is whole."""
-        count = len(integers(asked.question) or ())
-        kinds = [6 * math.comb(count - done, 2) for done in range(count - 1)]  # +, * and both orders of - and /
-        return tuple(math.prod(kinds[: step + 1]) for step in range((asked.steps or 0) + 1))
+        numbers = len(integers(asked.question) or ())
+        kinds = [6 * math.comb(numbers - done, 2) for done in range(numbers - 1)]  # +, * and both orders of - and /
+        return tuple(math.prod(kinds[:count]) for count in _operations(asked))
+
+
+def _operations(asked: Reference) -> range:
+    """Return the number of operations in each path of Parallel 24."""
+    return range(OPERATIONS - (asked.steps or 0), OPERATIONS + 1)
 
 
 def walk(line: str, numbers: tuple[int, ...]) -> tuple[str, list[int]] | None:

@@ -20,12 +20,20 @@ def _dataset(name: str, title: str, scorer: str, train: str, test: str) -> Gener
         forms=("lines",),
         counts=CORPORA[name].sizes,
         records={"train": train, "test": test},
+        stepless=name == "p24_k1",
         scorer=scorer,
     )
     return Generated(card, CORPORA[name].rows)
 
 
 DATASETS = (
+    _dataset(
+        "rs_n2_k2",
+        "RS (N=2, K=2)",
+        "summation",
+        "018cff79c48df495f19dedc0e93d97fe7795b5df177195adfb3efa80bd52e47a",
+        "e26685a1f33d07bc7f4fcbe17549ec7d035345bb2daaea15aebeb4f413f4e752",
+    ),
     _dataset(
         "rs_n2_k3",
         "RS (N=2, K=3)",
@@ -41,6 +49,13 @@ DATASETS = (
         "3053bad6b81ee4211701910d2178c0e5c62b1ab5dc5cca90bc6898fe7e1ca693",
     ),
     _dataset(
+        "rp_n2_k2",
+        "RP (N=2, K=2)",
+        "pairing",
+        "ee8df6ffe8bae7d25563d3442a396aa7fb794658b2dfbe3aebd24149d2568abe",
+        "86a414d7d2ba31a8706f0dce953279aea8144ef67416e80e463e8890c15304ec",
+    ),
+    _dataset(
         "rp_n2_k3",
         "RP (N=2, K=3)",
         "pairing",
@@ -53,6 +68,13 @@ DATASETS = (
         "pairing",
         "5d6b0807ceab38bbeb783d8c573d2a1aeb36187fad0dd596dbda69472c97ec8d",
         "aaed9a1d3641133ae77d27e9c3bea05cf0a452c09cdbff5eec1fd0508bbfaf81",
+    ),
+    _dataset(
+        "p24_k1",
+        "P24 (K=1)",
+        "parallel24",
+        "e8069187e59fdb92dd2620514a73e21b152fe10065f0022e5ff8166f8effd564",
+        "deef5591fe195e77573eaf2060d08e0df12873a87c7c144edc69d5d3bbeb2b1b",
     ),
     _dataset(
         "p24_k3",
