@@ -21,6 +21,7 @@ RP = Reference("7 9 8 5 7 4 1 3 6 2", "", 1)
 RP_STEP = "11 12 -1 7 15 3 7 6 -5 3\n"
 P24 = Reference("6 9 10 11", "11 + 10 = 21 . 21 + 9 = 30 . 30 - 6 = 24", 2)
 P24_STEPS = "9 - 6 = 3\n10 - 9 = 1 . 11 / 1 = 11\n"
+LAST = Reference(P24.question, P24.answer, 0)
 COPY = Reference("0 1 2 3 4", "5 6 7 8 9", 2)
 COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
 
@@ -85,6 +86,10 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
         ),  # not natural
         ("parallel24", P24, "9 - 9 = 0\n9 / 0 = 0\n#### " + P24.answer, False, False, (None, None, ...)),
         ("parallel24", P24, f"9 - 6 = {'3' * 5_000}\n" + "#### " + P24.answer, False, False, (None, ..., ...)),
+        ("last_path", LAST, "#### " + P24.answer, True, True, ("2+3 1+4 5-0",)),
+        ("last_path", LAST, P24.answer, True, False, ...),
+        ("last_path", LAST, "#### 9 - 6 = 3 . 10 + 11 = 21", False, False, ("1-0 2+3",)),
+        ("last_path", LAST, P24_STEPS + "#### " + P24.answer, False, False, ...),  # it has steps
         ("copy", COPY, COPY_STEPS + "#### 5 6 7 8 9", True, True, ("2",)),
         ("copy", COPY, COPY_STEPS + "1 2 3 4 5", True, False, ("1",)),
         ("copy", COPY, COPY_STEPS + "#### 0 1 2 3 4", False, False, (None,)),  # the question
@@ -112,7 +117,7 @@ def test_answers_of_each_kind(task: str, asked: Reference, text: str, correct: b
     [
         ("rs_n2_k3", "summation"),
         ("rp_n2_k3", "pairing"),
-        ("p24_k1", "parallel24"),
+        ("p24_k1", "last_path"),
         ("p24_k3", "parallel24"),
         ("copy_k8", "copy"),
     ],

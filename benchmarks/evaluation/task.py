@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from benchmarks.budgets import budget_of
-from benchmarks.data import load_tokenizer, open_corpus, open_solutions, open_test
+from benchmarks.data import get_dataset, load_tokenizer, open_corpus, open_solutions, open_test
 from benchmarks.data.corpus import spread_over
 from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import answer_tests, decoding_of, load_for_inference, nats_of
@@ -145,7 +145,7 @@ class Evaluation:
         """Return the tests' solutions, whose steps can be encoded. Raise :class:`InputError` if a test has none."""
         found = {name: open_solutions(self.paths.data, name) for name in self.tests}
         for name, examples in found.items():
-            if not any(example.steps for example in examples):
+            if not any(example.steps for example in examples) and not get_dataset(name).card.stepless:
                 raise InputError(
                     f"{self.spec.id}: {name} has no written steps as {self.spec.data.form}, which `latents: encoded` "
                     "takes: leave that decoding out, or the test set in the block's `tests`"

@@ -4,7 +4,7 @@
   must add the first two numbers of the last step.
 * Parallel 24: every equation of every path must be true and use numbers that are still available, and the last path
   must use all four numbers once and end in 24. Numbers are natural, as in all paths of the task's data: a path with a
-  negative or fractional result is wrong.
+  negative or fractional result is wrong. If the last path is all that is asked, it alone is judged.
 * Long-range copy: the five numbers of the answer must be those of one earlier step.
 """
 
@@ -108,7 +108,7 @@ class Parallel24(Scorer):
 
     name = "parallel24"
     reads_steps = True
-    strict_means = f"{MARKED}, and with three equations in the last path, and one fewer in each before it"
+    strict_means = f"{MARKED}, and with k equations in step k"
 
     def score(self, text: str, asked: Reference) -> Score:
         lines, marked = split_answer(text)
@@ -131,6 +131,14 @@ class Parallel24(Scorer):
 def _operations(asked: Reference) -> range:
     """Return the number of operations in each path of Parallel 24."""
     return range(OPERATIONS - (asked.steps or 0), OPERATIONS + 1)
+
+
+class LastPath(Parallel24):
+    """Parallel 24 without the paths before the last."""
+
+    name = "last_path"
+    reads_steps = False
+    strict_means = f"{MARKED}, and with three equations"
 
 
 def walk(line: str, numbers: tuple[int, ...]) -> tuple[str, list[int]] | None:
@@ -199,4 +207,4 @@ def repeats(text: str) -> float:
     return 1 - len(set(steps)) / len(steps) if steps else 0.0
 
 
-SCORERS = (Summation(), Pairing(), Parallel24(), Copying())
+SCORERS = (Summation(), Pairing(), Parallel24(), LastPath(), Copying())

@@ -72,7 +72,7 @@ DATASETS = (
     _dataset(
         "p24_k1",
         "P24 (K=1)",
-        "parallel24",
+        "last_path",
         "e8069187e59fdb92dd2620514a73e21b152fe10065f0022e5ff8166f8effd564",
         "deef5591fe195e77573eaf2060d08e0df12873a87c7c144edc69d5d3bbeb2b1b",
     ),
