@@ -243,6 +243,10 @@ def fabricate_analysis(spec: RunSpec, results: Path) -> None:
     frames["steering"] = pd.DataFrame(steering, columns=["test", "id", "step", "digit", "obeyed", "followed"])
     means = [(digit, dim, float(dim == digit + 3)) for digit in range(10) for dim in range(30)]
     frames["encoding"] = pd.DataFrame(means, columns=["digit", "dim", "mean"])
+    shares = [(1, "draw", 0.75), (1, "question", 0.25), (2, "draw", 0.5)]
+    frames["explained"] = pd.DataFrame(shares, columns=["step", "cause", "share"])
+    frames["transplanted"] = pd.DataFrame({"step": [1, 1, 2, 2], "own": True, "donor": [True, False, False, False]})
+    frames["reread"] = pd.DataFrame({"step": 1, "same": [True] * 4 + [False], "later": [False] + [True] * 4})
     folder.mkdir(parents=True)
     record = _record(spec, "analyse") | {"name": "R", "dimensions": 30, "active": 30, "frequent": [9, 4, 17, 0, 1]}
     encoding = {"test": "alpha", "dims": list(range(3, 13)), "values": [1.0] * 10, "agreement": [1.0] * 10}

@@ -165,8 +165,8 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
 
     def planted(model: TrainedModel, examples: list[Example]) -> np.ndarray:
         digits = digits_of(examples, partial(decode, model.tokenizer))
-        assert digits.shape == (len(examples), 2) and (digits >= 0).all()
-        latents = np.zeros((len(examples), 3, 16))
+        assert digits.shape == (len(examples), 2)
+        latents = np.zeros((len(examples), 3, 64), np.float32)
         np.put_along_axis(latents[:, :2], digits[..., None] % 8 * 2, 0.7, axis=2)
         return latents
 
@@ -180,6 +180,10 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
     assert encoded.digit_dimensions == [encoded.dims[digit] for digit in owned]
     assert encoded.explained["digit"] == pytest.approx([1.0, 1.0])
     assert encoded.explained["level"][1] < 0.5  # type: ignore[operator]
+    explained = analysis.frame("explained").set_index(["step", "cause"])["share"].to_dict()
+    assert explained[1, "draw"] == pytest.approx(1.0) and explained[1, "question"] < 0.2
+    assert set(analysis.frame("transplanted")["step"]) == {1, 2}  # the answer draws nothing
+    assert set(analysis.frame("reread")["step"]) <= {1, 2}
 
 
 @pytest.mark.parametrize("last", [0.0, 0.7])
@@ -189,7 +193,7 @@ def test_digits_without_a_dimension_are_none_of_ten(
     """Such digits are recorded, and the figure is drawn without the steering test, even if R is never active."""
 
     def silent(model: TrainedModel, examples: list[Example]) -> np.ndarray:
-        latents = np.zeros((len(examples), 3, 16))
+        latents = np.zeros((len(examples), 3, 64), np.float32)
         latents[:, 2, :4] = last  # the last step draws no digit
         return latents
 

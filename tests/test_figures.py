@@ -33,7 +33,7 @@ ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft"
 def with_analyses(made: Study, folder: Path) -> list[Path]:
     """Fabricate a study with the analyses that figures need. Return the records of the analyses."""
     fabricate(made, folder)
-    specs = [spec for _, _, spec in analysed(made)]
+    specs = [spec for _, _, spec in analysed(made, every_row=True)]
     for spec in specs:
         fabricate_analysis(spec, folder)
     return [record_path(folder, spec) for spec in specs]
@@ -254,6 +254,15 @@ def test_samples_against_the_mean(files: dict[Figure, dict[str, Path]]) -> None:
     bins = frame[frame["part"] == "reliability"]
     assert bins["share"].tolist() == pytest.approx([0.6] * len(bins)) and set(bins["accuracy"]) == {1}
     assert "Alpha & Co 100% 40.0" in files[Figure.calibration]["md"].read_text(encoding="utf-8")
+
+
+def test_readings_of_r_are_shares_of_steps(files: dict[Figure, dict[str, Path]]) -> None:
+    numbers = pd.read_csv(files[Figure.draws]["csv"])
+    reading = numbers.loc[numbers["part"] == "reading"].groupby(["name", "step"])[["share", "n"]].first()
+    assert reading.loc[("donor", 1)].tolist() == [0.5, 2] and reading.loc[("own", 2)].tolist() == [1.0, 2]
+    assert reading.loc[("two_ways", 1)].tolist() == [0.25, 4]  # of the four that are spoken again
+    text = " ".join(files[Figure.draws]["md"].read_text(encoding="utf-8").split())
+    assert "the draw 75 and 50 %, the question 25 %" in text and "read in two ways 25.0 %" in text
 
 
 def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:

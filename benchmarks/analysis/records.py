@@ -70,14 +70,15 @@ class Analysis:
         return frame.loc[:, ["test", "id", "step"]], np.stack(frame["values"].tolist())
 
 
-def analysed(study: Study) -> list[tuple[Block, Row, RunSpec]]:
-    """Return the runs that figures of latents are drawn from: in each block, the first row (controls aside) whose
-    latents can be set by hand."""
+def analysed(study: Study, every_row: bool = False) -> list[tuple[Block, Row, RunSpec]]:
+    """Return the runs that figures of latents are drawn from: in each block, the rows (controls aside) whose latents
+    can be set by hand, or the first of them."""
     found = []
     for block in study.blocks:
         rows = [row for row in study.rows_of(block) if not row.control]
         runs = [(row, study.sources[run.id]) for row in rows for run in study.trainings(block.id, row.id)[:1]]
-        found += [(block, row, spec) for row, spec in runs if spec.steerable_latents][:1]
+        steerable = [(block, row, spec) for row, spec in runs if spec.steerable_latents]
+        found += steerable if every_row else steerable[:1]
     return found
 
 

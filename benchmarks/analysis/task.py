@@ -22,6 +22,7 @@ from benchmarks.analysis.dimensions import (
     patterns,
     steer,
 )
+from benchmarks.analysis.draws import draws, explained, references, reread, transplanted, written
 from benchmarks.analysis.interventions import output_frame, outputs
 from benchmarks.analysis.majority_vote import MEAN
 from benchmarks.analysis.records import record_path
@@ -33,7 +34,7 @@ from benchmarks.evaluation.inference import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
 from benchmarks.models import trained_weights
 from benchmarks.processes.locks import RunLock
-from benchmarks.scoring.scorers import reads_steps, score_texts
+from benchmarks.scoring.scorers import reads_steps, score_texts, scorer_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.errors import InputError
@@ -61,6 +62,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "interventions": _interventions(model, tests, responses, decoding, found),
             "samples": _samples(model, tests),
         }
+        frames |= _draws(model, tests[0], responses[0], name)
         extra = _digits(model, tests, decoding, frames)
         files = {key: write_parquet(path.with_name(f"{key}.parquet"), frame) for key, frame in frames.items()}
         record = {
@@ -140,6 +142,24 @@ def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
                 columns = {"extracted": [one.extracted for one in scores], "correct": [one.correct for one in scores]}
                 frames.append(pd.DataFrame({"test": test.name, "id": test.ids, "seed": seed, **columns}))
     return pd.concat(frames, ignore_index=True)
+
+
+def _draws(model: TrainedModel, test: TestSet, answered: Responses, name: str) -> dict[str, pd.DataFrame]:
+    """Return what training's encoding of validation solutions carries and does, and how the draws that a test's answers
+    were made from are read; nothing if a method encodes nothing, or groups steps, so that their draws are mixed."""
+    corpus = open_corpus(model.data, "validation")
+    examples = corpus.examples(range(len(corpus)))
+    latents = model.encode(examples)
+    if latents is None or max(len(example.steps) for example in examples) >= latents.shape[1]:
+        return {}
+    scorer, text = scorer_of(model.spec.data.train), partial(decode, model.tokenizer)
+    steps = written(examples, latents.shape[1], text)
+    drawn = draws(scorer, steps, references(examples, text))
+    return {
+        "explained": explained(latents, examples, steps, drawn),
+        "transplanted": transplanted(model, scorer, examples, latents, drawn, text),
+        "reread": reread(model, test.questions, answered, name),
+    }
 
 
 def _digits(

@@ -1,8 +1,8 @@
 """The figures of what latents carry, after those of the paper.
 
 Dimensions of R that questions activate; dimensions that are active together, and the effects of setting a clique of
-them; which dimension encodes which drawn digit of Random Summation, and whether setting it steers the model; and the
-benefit of sampling R.
+them; which dimension encodes which drawn digit of Random Summation, and whether setting it steers the model; what R
+encodes of what a step draws, and how its draws are read; and the benefit of sampling R.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import networkx as nx
 import numpy as np
@@ -48,16 +48,19 @@ OTHERS = 6  # number of the most active dimensions without a digit that are show
 
 
 class LatentsFigure(FigureBuilder):
-    """One row of panels per block with latents that can be set by hand."""
+    """One row of panels per block with latents that can be set by hand, or one per row of these blocks."""
+
+    every_row: ClassVar[bool] = False
 
     @classmethod
     def needs(cls, study: Study, results: Path) -> list[Path]:
-        return [record_path(results, spec) for _, _, spec in analysed(study)]
+        return [record_path(results, spec) for _, _, spec in analysed(study, cls.every_row)]
 
     @cached_property
     def analyses(self) -> list[Analysis]:
         results = self.records.results
-        analyses = [read_analysis(block, row, spec, results) for block, row, spec in analysed(self.study)]
+        runs = analysed(self.study, self.every_row)
+        analyses = [read_analysis(block, row, spec, results) for block, row, spec in runs]
         if not analyses:
             raise NothingToDraw(f"no row of {self.study.name} has latents that can be set by hand")
         return analyses
@@ -393,6 +396,93 @@ def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]
     dims = encoded.digit_dimensions
     rest = matrix.drop(columns=dims).max().fillna(-np.inf).sort_values(ascending=False)
     return dims + [int(dim) for dim in rest.index[:OTHERS]]
+
+
+class DrawsFigure(LatentsFigure):
+    """Left: shares of R's variance by what explains them. Right: how steps read R that is theirs, another question's,
+    or drawn."""
+
+    topic = "what R encodes, and how it is read"
+    every_row = True
+    readings: ClassVar = {
+        "own": "own R, own draw",
+        "donor": "other's R, other's draw",
+        "same": "spoken again",
+        "two_ways": "read in two ways",
+    }
+
+    def data(self) -> pd.DataFrame:
+        """Return the numbers of both panels, by ``part``, block, row and ``step``: the ``share`` of R's variance that a
+        cause explains (``explained``), or the share of ``n`` steps that are read so (``reading``)."""
+        frames = []
+        for analysis in self.analyses:
+            if "explained" not in analysis.record.files:
+                continue
+            given, drawn = analysis.frame("transplanted"), analysis.frame("reread")
+            drawn["two_ways"] = (~drawn["later"].astype(bool)).where(drawn["same"].astype(bool))
+            readings = pd.concat([given.melt("step"), drawn.drop(columns="later").melt("step")]).dropna()
+            readings["value"] = readings["value"].astype(float)
+            shares = readings.groupby(["variable", "step"], sort=False)["value"].agg(share="mean", n="count")
+            parts = {
+                "explained": analysis.frame("explained").rename(columns={"cause": "name"}),
+                "reading": shares.reset_index().rename(columns={"variable": "name"}),
+            }
+            for part, frame in parts.items():
+                frames.append(frame.assign(part=part, block=analysis.block.id, row=analysis.row.id))
+        if not frames:
+            raise NothingToDraw(f"no row of {self.study.name} encodes steps one by one")
+        return pd.concat(frames, ignore_index=True)
+
+    def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
+        shown = [(analysis, of) for analysis in self.analyses if not (of := _of(data, analysis)).empty]
+        panels = grid(canvas, len(shown), 2, (3.4, 1.8))
+        for (left, right), (analysis, of) in zip(panels, shown, strict=True):
+            causes = of.loc[of["part"] == "explained", "name"].unique()
+            self._bars(left, of.loc[of["part"] == "explained"], {str(cause): str(cause) for cause in causes})
+            self._bars(right, of.loc[of["part"] == "reading"], self.readings)
+            left.set_ylabel(f"{self.block_title(analysis)}\nVariance of R (%)")
+            right.set_ylabel("Steps (%)")
+        for axes in panels[-1]:
+            axes.set_xlabel("Thinking step")
+        for axes in panels[0]:
+            axes.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+    def _bars(self, axes: Axes, data: pd.DataFrame, names: dict[str, str]) -> None:
+        width = 0.8 / len(names)
+        for at, (name, label) in enumerate(names.items()):
+            lines = data.loc[data["name"] == name]
+            places = lines["step"] + width * (at - (len(names) - 1) / 2)
+            axes.bar(places, 100 * lines["share"], width, color=colour(at), label=label)
+        axes.set_xticks(sorted(data["step"].unique()))
+        axes.set_ylim(0, 105)
+
+    def caption(self, data: pd.DataFrame) -> Iterable[str]:
+        yield f"""Left: share of the variance of R, as training encodes it on validation questions, that each cause
+        explains (adjusted R squared): what the step draws, by the task's rules; the first word of its text; the
+        question (a linear regression). Right, R of the steps' solutions: the share of steps that draw what their
+        solution draws, and, with R of another question in that one step, the share that draw what the other's solution
+        does (where the two differ). Right, drawn R ({self.asked}; the first test set): in one step the draw gives way
+        to R that encodes the step as it was spoken. Spoken again: the step's text stays. Read in two ways: it stays,
+        but later steps do not, so that speaking and thinking took the draw for different steps."""
+        for analysis in self.analyses:
+            if (of := _of(data, analysis)).empty:
+                continue
+            causes = {
+                str(cause): " and ".join(f"{100 * share:.0f}" for share in lines["share"])
+                for cause, lines in of.loc[of["part"] == "explained"].groupby("name", sort=False)
+            }
+            readings = {
+                label: "/".join(f"{100 * share:.1f}" for share in of.loc[of["name"] == name, "share"])
+                for name, label in self.readings.items()
+            }
+            yield f"""{self.block_title(analysis)}, by step: variance explained by
+            {", ".join(f"the {cause} {shares} %" for cause, shares in causes.items())};
+            {", ".join(f"{label} {shares} %" for label, shares in readings.items() if shares)}."""
+
+
+def _of(data: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
+    """Return the lines of one analysis."""
+    return data.loc[(data["block"] == analysis.block.id) & (data["row"] == analysis.row.id)]
 
 
 class CalibrationFigure(LatentsFigure):

@@ -22,6 +22,7 @@ from benchmarks.figures.copied import CopiedFigure
 from benchmarks.figures.latents import (
     CalibrationFigure,
     DimensionsFigure,
+    DrawsFigure,
     EncodingFigure,
     InterventionFigure,
 )
@@ -40,6 +41,7 @@ FIGURE_BUILDERS: dict[Figure, type[FigureBuilder]] = {
     Figure.dimensions: DimensionsFigure,
     Figure.intervention: InterventionFigure,
     Figure.encoding: EncodingFigure,
+    Figure.draws: DrawsFigure,
     Figure.copied: CopiedFigure,
     Figure.calibration: CalibrationFigure,
     Figure.curves: CurvesFigure,

@@ -529,6 +529,7 @@ class Figure(StrEnum):
     dimensions = "dimensions"  # R of three cases in the first step that uses any; how often each dimension is active
     intervention = "intervention"  # correlated dimensions, and what setting a clique of them does
     encoding = "encoding"  # the drawn digit of Random Summation in R, and the steering test
+    draws = "draws"  # what R encodes of what a step draws, and whether speaking and thinking read its draws alike
     copied = "copied"  # which step the answers to the long-range copy repeat
     calibration = "calibration"  # the mean of R against one sample and majorities of more
     curves = "curves"  # accuracy on held-out questions while runs trained
