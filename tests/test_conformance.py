@@ -352,9 +352,14 @@ def test_generate_takes_questions_alone() -> None:
 
 
 def study_of(name: str) -> Study:
-    """Return a study of one method. What it starts from is trained too, and has no row of its own."""
+    """Return a study of one method, and of the method that it starts from, if any."""
+    cls = get_method(name)
+    rows: list[dict[str, Any]] = [{"id": f"tested_{name}", "method": name, "options": dict(cls.tested_options)}]
+    if start := cls.starts_from(cls.Options.model_validate(cls.tested_options)):
+        rows[0]["starts_from"] = "start"
+        rows.append({"id": "start", "method": start, "options": dict(get_method(start).tested_options)})
     return small_study(
-        [{"id": f"tested_{name}", "method": name, "options": dict(get_method(name).tested_options)}],
+        rows,
         blocks=[{"id": "equation", "title": "E", "data": {"train": "embedded", "validation": 8, "limit": 48}}],
         training={"batch_size": 16, "validations": 1},
     )

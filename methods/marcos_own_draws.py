@@ -1,0 +1,164 @@
+"""MarCos with a further phase of training on its own draws of R. The phase is ours: the paper has no such thing.
+
+In the paper's two phases, thinking and speaking see R only where the encoder f puts it. What the predictor g draws may
+lie between these codes, where nothing has trained the two to agree: speaking takes a draw for one step, and thinking
+goes on from another. Here, a trained MarCos answers training questions with R drawn from g. Twice, R is then encoded
+again from the steps that were spoken, and they are spoken again, which makes them follow from one another.
+Understanding, thinking and speaking learn to get from the *first* draws to the last words, and beside it what phase 1
+taught them. No gold text enters what they learn from draws. f and g stay; in the end, g is fitted again as in phase 2.
+Answers are made as those of MarCos are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from methods.backbone import label_loss
+from methods.base import Batch, Budget, Context, Example, Output, Stage, copy_weights
+from methods.decoding import extend, prefill
+from methods.marcos.method import PHASE_2, MarCos
+from methods.marcos.model import pool, sample_prior
+from methods.marcos.options import MarCosOptions
+from methods.marcos.targets import speaking_start
+from methods.random_keys import key
+
+OWN_DRAWS = "own draws"
+ROUNDS = 2  # of encoding R from what was spoken
+
+
+class MarCosOwnDrawsOptions(MarCosOptions):
+    """The options of the MarCos that it starts from, but for the two that say how long it trains."""
+
+    first_phase: float = Field(
+        default=0.5, gt=0, description="epochs of training on own draws, as a multiple of the budget"
+    )
+
+    @model_validator(mode="after")
+    def _require_two_phases(self) -> MarCosOwnDrawsOptions:
+        if not self.randomness or self.joint_kl is not None:
+            raise ValueError("own draws are of an R that a phase of its own has learned to predict")
+        if self.speaking != "autoregressive":
+            raise ValueError("own draws are spoken token by token: leave out `speaking`")
+        if self.warm_start != "none":
+            raise ValueError("training on own draws starts from a trained MarCos: leave out `warm_start`")
+        return self
+
+
+class MarCosOwnDraws(MarCos):
+    """A trained MarCos, whose thinking and speaking are trained to take R that g draws for the same steps."""
+
+    name = "marcos_own_draws"
+    title = "MarCos, own draws"
+    Options: ClassVar = MarCosOwnDrawsOptions
+    options: MarCosOwnDrawsOptions
+    caches_in_training = True
+    tested_options: ClassVar = {**MarCos.tested_options, "max_step_tokens": 8}
+
+    @classmethod
+    def starts_from(cls, options: Any) -> str | None:
+        return MarCos.name
+
+    def warm_start(self, weights: Mapping[str, Tensor]) -> None:
+        copy_weights(weights, self)
+
+    @property
+    def even_passes(self) -> bool:
+        return False
+
+    def stages(self, budget: Budget) -> list[Stage]:
+        """Return the phase on own draws, which trains all but f and g, and phase 2."""
+        own = Stage(
+            OWN_DRAWS,
+            budget.epochs * self.options.first_phase,
+            phase=OWN_DRAWS,
+            trainable=("understanding", "thinking", "speaking", "neurons", "inject"),
+            select_on=("reconstruction", "own_draws"),
+        )
+        return [own, *super().stages(budget)[1:]]
+
+    def collate(self, examples: Sequence[Example], context: Context) -> Batch:
+        """As :meth:`MarCos.collate`, with the positions that training on own draws reads besides."""
+        batch, options = super().collate(examples, context), self.options
+        batch.denominators["own_draws"] = float(len(examples))
+        states, spoken = options.deep + options.shallow + options.tau, options.shallow + options.max_step_tokens
+        question, rows = int(batch["question_real"].sum()), options.steps * len(examples)
+        passes = ROUNDS + 2  # of thinking and of speaking: once from the draws, after each round, and to learn
+        own = passes * (options.steps * question + rows * (states + spoken)) + question
+        batch.tokens += own
+        return batch
+
+    def forward(self, batch: Batch, context: Context) -> Output:
+        """Return -L_re with encoded R, as phase 1 does, and the cross entropy of the model's own steps with drawn R."""
+        if context.stage.phase == PHASE_2:
+            return self.phase_2_loss(batch)
+        h_in, real = self.understand(batch["question"]), batch["question_real"]
+        _, _, r = self._encode_and_sample(batch, context)
+        gold = self.think_all_steps(h_in, real, r).flatten(0, 1)[batch["spoken_rows"]]
+        drawn, spoken = self.answer_own_draws(h_in, batch, context)
+        own = self.own_loss(self.think_all_steps(h_in, real, drawn).flatten(0, 1), spoken)
+        return Output({"reconstruction": self._reconstruction(gold, batch), "own_draws": own})
+
+    @torch.no_grad()
+    def answer_own_draws(self, h_in: Tensor, batch: Batch, context: Context) -> tuple[Tensor, Tensor]:
+        """Return R_1, ..., R_K as g draws them (K, B, tau d), and the tokens (K B, max_step_tokens) of the steps that
+        they lead to after :data:`ROUNDS` of encoding R again, with end-of-text from each step's end on."""
+        real, neurons = batch["question_real"], self.initial_neurons(len(h_in))
+        assert batch.keys is not None
+        keys, drawn, shallow = batch.keys ^ key(OWN_DRAWS, context.epoch_and_step), [], []
+        for k in range(self.options.steps):
+            mu, log_sigma = self.prior(pool(neurons, h_in, real))  # (2)
+            drawn.append(sample_prior(mu, log_sigma, keys, k, temperature=1.0))
+            neurons = self.think(neurons, h_in, real, drawn[-1])  # (3)
+            shallow.append(neurons[:, self.options.deep :])
+        spoken = self.speak_greedily(torch.cat(shallow))  # (4)
+        for _ in range(ROUNDS):
+            r, _ = self.encode_r(self.encoder_inputs(batch, spoken))  # (6)
+            spoken = self.speak_greedily(self.think_all_steps(h_in, real, r).flatten(0, 1))
+        return torch.stack(drawn), spoken
+
+    def speak_greedily(self, shallow: Tensor) -> Tensor:
+        """Return the likeliest tokens (N, max_step_tokens) after the shallow neurons (N, S, d). Every row takes as many
+        passes, because a device would have to be waited for to know which rows have ended."""
+        lm, eos = self.speaking, self.vocabulary.eos
+        embed, head = lm.get_input_embeddings(), lm.get_output_embeddings()
+        token = shallow.new_tensor(speaking_start(self.vocabulary), dtype=torch.long).expand(len(shallow))
+        prefix, tokens = prefill(lm.base_model, torch.cat([shallow, embed(token)[:, None]], dim=1), None), []
+        for place in range(self.options.max_step_tokens):
+            prefix = extend(prefix, embed(token)) if place else prefix
+            token = head(prefix.hidden).argmax(-1)
+            token = torch.where(tokens[-1] == eos, eos, token) if place else token
+            tokens.append(token)
+        return torch.stack(tokens, dim=1)
+
+    def encoder_inputs(self, batch: Batch, spoken: Tensor) -> dict[str, Tensor]:
+        """Return what f reads of steps spoken (K B, M), as :meth:`MarCos._collate_targets` does of gold ones."""
+        start = spoken.new_tensor(speaking_start(self.vocabulary)).expand(len(spoken), 1)
+        targets, lengths = torch.cat([start, spoken], dim=1), 1 + (spoken != self.vocabulary.eos).sum(1)
+        if self.options.encoder_reads == "step":
+            return {"targets": targets, "lengths": lengths}
+        question, real = batch["question"], batch["question_real"]
+        by_step = targets.view(self.options.steps, len(question), -1).unbind()
+        ends = real.sum(1)[:, None] + lengths.view(self.options.steps, -1).T.cumsum(1)  # (B, K)
+        starts = torch.cat([real.sum(1, keepdim=True), ends[:, :-1]], dim=1)
+        paths = torch.cat([question, *by_step], dim=1)  # later steps overwrite the padding of those before them
+        for step, ids in enumerate(by_step):
+            places = starts[:, step, None] + torch.arange(ids.shape[1], device=ids.device)
+            paths = paths.scatter(1, places, ids)
+        return {"paths": paths, "lengths": ends}
+
+    def own_loss(self, shallow: Tensor, spoken: Tensor) -> Tensor:
+        """Return the cross entropy (a sum, in nats) of steps spoken (N, M) after the shallow neurons (N, S, d), each
+        with its end-of-text. Empty steps have none."""
+        places = torch.arange(spoken.shape[1], device=spoken.device)
+        lengths = (spoken != self.vocabulary.eos).sum(1, keepdim=True)
+        written = (places <= lengths) & (lengths > 0)
+        start = spoken.new_tensor(speaking_start(self.vocabulary)).expand(len(spoken), 1)
+        hidden = self.speak(shallow, torch.cat([start, spoken[:, :-1]], dim=1))
+        rows = torch.arange(len(spoken), device=spoken.device)
+        labelled = torch.stack([rows.repeat_interleave(len(places)), places.repeat(len(rows))])  # a mask would be read
+        return label_loss(self.speaking.get_output_embeddings(), hidden, spoken, labelled, written.float())
