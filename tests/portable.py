@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.data import prepare
 from benchmarks.processes.kernels import pinned
 from benchmarks.training.loop import train
-from methods.registry import available, get_method
+from methods.registry import available
 from small import small_study
 
 SIZE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -27,8 +27,13 @@ CHANGES: dict[str, Any] = {
 
 def rows() -> list[dict[str, Any]]:
     """Return a row for each method of the suite, not of plugins."""
-    ours = [name for name in available() if get_method(name).__module__.startswith("methods.")]
-    return [{"id": name, "method": name, "options": dict(get_method(name).tested_options)} for name in ours]
+    found = []
+    for name, cls in available().items():
+        if cls.__module__.startswith("methods."):
+            row = {"id": name, "method": name, "options": dict(cls.tested_options)}
+            start = cls.starts_from(cls.Options.model_validate(row["options"]))
+            found.append(row | ({"starts_from": start} if start else {}))
+    return found
 
 
 def weights(threads: int = 1) -> dict[str, str]:

@@ -19,8 +19,9 @@ from conftest import ROOT
 from methods.errors import InputError
 from small import MINIMAL
 
-# Of the weights that `tests/portable.py` prints. Seen on: AMD EPYC (family 25, model 17, with AVX-512)
-SEEN = ("AuthenticAMD",)
+# Of the weights that `tests/portable.py` prints. Seen on: AMD EPYC (family 25, model 17) and Intel Xeon (family 6, model
+# 85), both with AVX-512
+SEEN = ("AuthenticAMD", "GenuineIntel")
 BUILD = "2.13.0+cpu"  # another build of PyTorch has other kernels
 WEIGHTS = {
     "cot_sft": "bc958684a5e254596f0a37221fa5095145a0d5242392f2b4ea7f211ac5d26c68",
@@ -29,6 +30,7 @@ WEIGHTS = {
     "colar": "678b49e7e32b1095b31796e968b709b449396e8ad5656e80c8ef2d7fb53c17ea",
     "icot_si": "d7fda801c2b71ed8594d353eca0be33f9688d83f2f2658d27ebabce0089daa70",
     "marcos": "71e6f7dbd19a1fda420d0fdc10dc129b27a1c3174d93c8e24448d712975d3a66",
+    "marcos_own_draws": "f170e973a92a22ceac33d1ce67f525ba6fcc7edae3038eab0eb83b858a9af787",
     "sim_cot_coconut": "5cd7747a7f6bd4600744e8b03707eb480a0bf9cc9023930540020930015baadc",
     "sim_cot_codi": "4a635b5c168c12446f1b0b1463d6d7f5ea64e22718b6c9d23fde303d6120d2e2",
 }

@@ -101,7 +101,7 @@ def test_rows_beside_cot_sft_have_one_budget_their_starts_included(name: str) ->
 
 @pytest.mark.parametrize("name", ["quick", "quick_seeds"])
 def test_no_row_of_the_default_study_has_more_tokens_than_the_control(name: str) -> None:
-    """Coconut and MarCos have twice the tokens of the others, which are equal: see docs/studies.md.
+    """Coconut and MarCos have twice the tokens of the others, which are equal: see docs/tried.md.
 
     SIM-CoT (Coconut) has as many as the others, after a trained Coconut.
     """
