@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from benchmarks.analysis.draws import draws, explained, reread, transplanted
 from benchmarks.analysis.responses import Responses
+from benchmarks.data import TestSet
 from benchmarks.data.tokenizers import decode, word_level
 from benchmarks.scoring import SCORERS, Reference
 from benchmarks.studies.specs import EvaluationSpec
@@ -73,6 +75,9 @@ def test_draws_belong_to_the_steps_that_make_them() -> None:
     last = draws(SCORERS["last_path"], [["", "7", "11 + 10 = 21 . 21 + 9 = 30 . 30 - 6 = 24"]], [hand])
     assert last.tolist() == [[None, None, "2+3 1+4 5-0"]]
     assert draws(SCORERS["number"], [["1", "2"]], [Reference("", "2", 1)]).tolist() == [[None, None]]
+    paths = ["11 + 10 = 21", "9 - 6 = 3 . 10 - 3 = 7", "", "11 + 10 = 21 . 21 + 9 = 30 . 30 - 6 = 24"]
+    found = draws(SCORERS["parallel24"], [paths], [Reference("6 9 10 11", "", 2)])
+    assert found.tolist() == [["2+3", "1-0 2-4", None, "2+3 1+4 5-0"]]  # more thoughts than steps
 
 
 def test_what_explains_r_is_told_apart() -> None:
@@ -97,10 +102,10 @@ def test_r_of_another_question_does_what_it_did_there() -> None:
     examples, digits = summation(20)
     model: Any = Reader()
     drawn = np.array([[str(digit), None] for digit in digits], dtype=object)
-    found = transplanted(model, SUMMATION, examples, model.encode(examples), drawn, text)
+    found = transplanted(model, SUMMATION, examples, model.encode(examples), drawn)
     assert len(found) == sum(digits != np.roll(digits, 1)) and set(found["step"]) == {1}
     assert all(found["own"]) and all(found["donor"])
-    silent = transplanted(model, SUMMATION, examples, np.zeros((20, 2, 1), np.float32), drawn, text)
+    silent = transplanted(model, SUMMATION, examples, np.zeros((20, 2, 1), np.float32), drawn)
     donors = np.roll(digits, 1)
     assert sum(silent["donor"]) == sum((donors == 0) & (digits != 0)) < len(silent)
 
@@ -112,6 +117,9 @@ def test_a_draw_between_codes_is_read_in_two_ways() -> None:
     drawn[:, 0, 0] = [0.0, 1.0, 2.4, 2.6, 3.9, 4.1, 5.0]
     model: Any = Reader()
     said = model.generate(questions, Decoding(encoded=torch.from_numpy(drawn))).steps
-    found = reread(model, questions, Responses([], said, np.zeros(7), {"R": drawn}), "R")
+    answered = Responses([], said, np.zeros(7), {"R": drawn})
+    test = TestSet("rs_n2_k2", list("abcdefg"), [], questions, [], [1] * 7, [])
+    found = reread(model, test, answered, "R")
     assert all(found["same"]) and set(found["step"]) == {1}
+    assert reread(model, replace(test, n_steps=[0] * 7), answered, "R").empty, "solutions without steps"
     assert found["later"].tolist() == [True, True, True, False, False, True, True]

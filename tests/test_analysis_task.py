@@ -22,7 +22,7 @@ from benchmarks.checkpoints import save_weights
 from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.adapters import whole_weights
 from benchmarks.evaluation.inference import decoding_of
-from benchmarks.figures.latents import EncodingFigure
+from benchmarks.figures.latents import DrawsFigure, EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.models import build_method, trained_weights
 from benchmarks.processes.locks import Locked, RunLock
@@ -208,6 +208,10 @@ def test_digits_without_a_dimension_are_none_of_ten(
     assert set(data["part"]) == {"encoding"} and [axes.axison for axes in canvas.axes[:2]] == [True, False]
     text = " ".join(" ".join(figure.caption(data)).split())
     assert "0 of 10 digits have a dimension of their own" in text and "no digit can be set" in text
+    readings = DrawsFigure(StudyRecords(rs, tmp_path, {}, {}))
+    readings.draw(Canvas(), numbers := readings.data())
+    assert set(numbers["part"]) == {"reading"}, "nothing explains an R that does not vary"
+    assert "Variance of R: none." in " ".join(" ".join(readings.caption(numbers)).split())
 
 
 def test_other_settings_ask_for_another_analysis(analysis: Analysis, results: Path) -> None:

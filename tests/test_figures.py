@@ -262,7 +262,8 @@ def test_readings_of_r_are_shares_of_steps(files: dict[Figure, dict[str, Path]])
     assert reading.loc[("donor", 1)].tolist() == [0.5, 2] and reading.loc[("own", 2)].tolist() == [1.0, 2]
     assert reading.loc[("two_ways", 1)].tolist() == [0.25, 4]  # of the four that are spoken again
     text = " ".join(files[Figure.draws]["md"].read_text(encoding="utf-8").split())
-    assert "the draw 75 and 50 %, the question 25 %" in text and "read in two ways 25.0 %" in text
+    assert "the draw 75.0 % (step 1), 50.0 % (step 2); the question 25.0 % (step 1)" in text
+    assert "same text 80.0 % (step 1); read in two ways 25.0 % (step 1)" in text
 
 
 def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:

@@ -10,6 +10,7 @@ import torch
 from conforming import EOS, examples, make, setup
 from methods.base import Budget, Context, Example
 from methods.decoding import decode, prefill
+from methods.errors import InputError
 from methods.generation import Decoding
 from methods.marcos.targets import speaking_start
 from methods.marcos_own_draws import MarCosOwnDraws
@@ -45,7 +46,7 @@ def test_steps_are_spoken_and_learned_as_by_marcos() -> None:
     generator = torch.Generator().manual_seed(1)
     shallow = torch.randn(9, model.options.shallow, 32, generator=generator)
     with torch.no_grad():
-        spoken = model.speak_greedily(shallow)
+        spoken = model.speak_greedily(shallow, torch.zeros(9, 1, dtype=torch.bool))
         start = torch.tensor(speaking_start(model.vocabulary)).expand(9, 1)
         words = model.speaking.get_input_embeddings()(start)
         prefix = prefill(model.speaking.base_model, torch.cat([shallow, words], dim=1), None)
@@ -71,9 +72,9 @@ def test_steps_are_spoken_and_learned_as_by_marcos() -> None:
 
 
 def test_first_draws_are_kept_and_no_gold_text_is_used() -> None:
-    """Other gold steps for the same questions change neither the draws nor what is learned from them."""
+    """Other gold steps, as many for the same questions, change neither the draws nor what is learned from them."""
     model = method()
-    other = [Example(one.id, one.question, [[50, 51]] * 2, [52]) for one in examples()]
+    other = [Example(one.id, one.question, [[50, 51]] * len(one.steps), [52]) for one in examples()]
     results = []
     with torch.no_grad():
         for rows in (examples(), other):
@@ -83,14 +84,16 @@ def test_first_draws_are_kept_and_no_gold_text_is_used() -> None:
     for one, another in zip(*results, strict=True):
         torch.testing.assert_close(one, another)
     drawn, spoken = results[0]
+    lacking = [row for row, one in enumerate(examples()) if len(one.steps) < 2]  # three steps, the answer the last
+    assert lacking and (spoken[len(other) :][lacking] == EOS).all(), "steps that solutions lack stay empty"
     assert drawn.std() > 0.5 and spoken.shape == (3 * len(other), model.options.max_step_tokens)
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"randomness": False}, "phase of its own"),
-        ({"joint_kl": 0.5}, "phase of its own"),
+        ({"randomness": False}, "in two phases"),
+        ({"joint_kl": 0.5}, "in two phases"),
         ({"speaking": "one_shot"}, "token by token"),
         ({"warm_start": "cot_sft"}, "starts from a trained MarCos"),
     ],
@@ -98,6 +101,11 @@ def test_first_draws_are_kept_and_no_gold_text_is_used() -> None:
 def test_what_does_not_fit_is_refused(options: Fields, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         get_method("marcos_own_draws").Options.model_validate(options)
+
+
+def test_a_start_of_other_sizes_is_refused() -> None:
+    with pytest.raises(InputError, match="the options of the row that it starts from"):
+        method().warm_start(method(shallow=2).state_dict())
 
 
 def test_f_and_g_stay_in_the_phase() -> None:

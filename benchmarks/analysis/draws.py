@@ -1,9 +1,9 @@
-"""Whether R says what was drawn, and whether what is drawn from it is read in one way.
+"""What R encodes, what it does, and whether draws of it are read in one way.
 
-A task's scorer names what each step of a solution leaves to chance: the digit, the partition, the path. What R encodes
-of it, and of what it need not encode, is a share of variance. What R does is seen when R of another question takes its
-place. And a draw serves two readers: speaking puts the step into words, and thinking continues from it. If a draw lies
-between the codes that training has seen, they may take it for different steps.
+A task's scorer names what each step of a solution leaves to chance: the digit, the partition, the path. The share of
+R's variance that it explains tells whether R encodes that, or something that R need not carry. What R does shows when R
+of another question takes its place. And R has two readers: speaking puts the step into words, and thinking continues
+from it. If a draw lies between the codes that training has seen, they may take it for different steps.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pandas as pd
 import torch
 
 from benchmarks.analysis.dimensions import explained_variance
-from benchmarks.data.tokenizers import encode_texts
+from benchmarks.data import TestSet, decode
+from benchmarks.data.tokenizers import encode_texts, question_text
 from benchmarks.evaluation.inference import batches_by_length
 from benchmarks.scoring import Reference, Scorer
-from benchmarks.scoring.base import split_answer
 from methods.base import Example
 from methods.generation import Decoding
 
@@ -31,18 +31,25 @@ Text = Callable[[Sequence[int]], str]
 
 
 def draws(scorer: Scorer, steps: Sequence[Sequence[str]], asked: Sequence[Reference]) -> np.ndarray:
-    """Return (N, K) what each of K steps drew, as the scorer reads it off their texts, the answer's last; None where a
-    step draws nothing, or nothing that the rules explain."""
+    """Return (N, K) draws, as the scorer reads them off the texts of K steps, the answer's last. A draw is None where a
+    step draws nothing, or nothing that the rules explain. Steps that the solution lacks are left out."""
     found = np.full((len(steps), max(map(len, steps))), None, dtype=object)
     for row, texts, reference in zip(found, steps, asked, strict=True):
-        drawn = scorer.score("\n".join(texts) if scorer.reads_steps else texts[-1], reference).draws
-        first = 0 if len(drawn) == reference.steps else len(texts) - len(drawn)  # the answer's draw is the last
-        row[first : first + len(drawn)] = drawn
+        lines = [*texts[: reference.steps or 0], texts[-1]]
+        drawn = scorer.score("\n".join(lines) if scorer.reads_steps else texts[-1], reference).draws
+        before = drawn[: reference.steps] if len(drawn) >= len(lines) - 1 else ()
+        row[: len(before)] = before
+        if len(drawn) > len(before):  # the answer draws too
+            row[-1] = drawn[-1]
     return found
 
 
-def references(examples: Sequence[Example], text: Text) -> list[Reference]:
-    return [Reference(text(example.question), text(example.answer), len(example.steps)) for example in examples]
+def references(model: TrainedModel, examples: Sequence[Example]) -> list[Reference]:
+    """Return what the examples ask and answer, as text."""
+    return [
+        Reference(question_text(model.tokenizer, one.question), decode(model.tokenizer, one.answer), len(one.steps))
+        for one in examples
+    ]
 
 
 def explained(
@@ -50,10 +57,12 @@ def explained(
 ) -> pd.DataFrame:
     """Return the share of the variance of R (N, K, D) at each step that each cause explains (adjusted R squared), as
     columns ``step``, ``cause`` and ``share``: what was drawn (N, K), the first word of the step's text, and the
-    question."""
+    question. There is no line where R does not vary, or a step draws nothing."""
+    unknown = pd.isna(drawn)
     words = np.array([[step.partition(" ")[0] for step in texts] for texts in steps], dtype=object)
+    by_draw = explained_variance(latents, coded(drawn))
     shares = {
-        "draw": explained_variance(latents, coded(drawn)),
+        "draw": [None if none.all() else share for share, none in zip(by_draw, unknown.T, strict=True)],
         "first word": explained_variance(latents, coded(words)),
         "question": explained_by_question(latents, [example.question for example in examples]),
     }
@@ -61,12 +70,9 @@ def explained(
     return pd.DataFrame(lines, columns=["step", "cause", "share"]).dropna()
 
 
-def written(examples: Sequence[Example], steps: int, text: Text) -> list[list[str]]:
-    """Return the texts of K steps, of which the answer is the last, and those that a solution lacks are empty."""
-    found = [[text(step) for step in example.steps[: steps - 1]] for example in examples]
-    return [
-        [*lines, *[""] * (steps - 1 - len(lines)), text(one.answer)] for lines, one in zip(found, examples, strict=True)
-    ]
+def solution_texts(examples: Sequence[Example], steps: int, text: Text) -> list[list[str]]:
+    """Return the texts of K steps, of which the answer is the last; those that a solution lacks are empty."""
+    return [[*map(text, one.steps), *[""] * (steps - 1 - len(one.steps)), text(one.answer)] for one in examples]
 
 
 def coded(labels: np.ndarray) -> np.ndarray:
@@ -89,13 +95,13 @@ def explained_by_question(latents: np.ndarray, questions: Sequence[Sequence[int]
 
 
 def transplanted(
-    model: TrainedModel, scorer: Scorer, examples: Sequence[Example], latents: np.ndarray, drawn: np.ndarray, text: Text
+    model: TrainedModel, scorer: Scorer, examples: Sequence[Example], latents: np.ndarray, drawn: np.ndarray
 ) -> pd.DataFrame:
     """Return what steps draw from R of another question: columns ``step``, ``own`` (does the step draw what its own
     solution does, with R that encodes it), ``donor`` (what the other's does, with the other's R in this one step).
     Questions for which both draw the same are left out."""
-    asked, questions = references(examples, text), [example.question for example in examples]
-    own, frames = draws(scorer, read(model, questions, latents), asked), []
+    asked, questions = references(model, examples), [example.question for example in examples]
+    own, frames = draws(scorer, spoken_from(model, questions, latents), asked), []
     for step in range(latents.shape[1]):
         given = drawn[:, step]
         donors = np.roll(given, 1)
@@ -104,37 +110,38 @@ def transplanted(
             continue
         mixed = latents.copy()
         mixed[:, step] = np.roll(latents[:, step], 1, axis=0)
-        other = draws(scorer, read(model, questions, mixed), asked)
+        other = draws(scorer, spoken_from(model, questions, mixed), asked)
         columns = {"step": step + 1, "own": own[:, step] == given, "donor": other[:, step] == donors}
         frames.append(pd.DataFrame(columns)[kept])
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["step", "own", "donor"])
 
 
-def reread(model: TrainedModel, questions: Sequence[Sequence[int]], answered: Responses, name: str) -> pd.DataFrame:
-    """Return how draws of R are read, for every step but the last of each answer, as columns ``step``, ``same`` and
-    ``later``. The draw gives way to R that encodes the step as it was spoken, and all other draws stay. ``same``: the
-    step is spoken as before. ``later``: so are all steps after it. Where the step stays and the later ones do not,
-    speaking and thinking have taken the draw for different steps."""
-    drawn = answered.trace[name]
+def reread(model: TrainedModel, test: TestSet, answered: Responses, name: str) -> pd.DataFrame:
+    """Return how draws of R are read, as columns ``step``, ``same`` and ``later``, for every step but the last of each
+    answer, as far as the test's solution has such a step. ``answered`` was spoken greedily. The draw gives way to R
+    that encodes the step as it was spoken, and all other draws stay. ``same``: the step is spoken as before. ``later``:
+    so are all steps after it. A step that stays while later ones do not is a sign that speaking and thinking have taken
+    the draw for different steps."""
+    questions, drawn = test.questions, answered.trace[name]
     examples = []
-    for at, (question, steps) in enumerate(zip(questions, answered.steps, strict=True)):
-        *tokens, answer = encode_texts(model.tokenizer, [*steps[:-1], split_answer(steps[-1])[0][-1]])
-        examples.append(Example(str(at), list(question), tokens, answer))
+    for id, question, steps in zip(test.ids, questions, answered.steps, strict=True):
+        *tokens, answer = encode_texts(model.tokenizer, steps)
+        examples.append(Example(id, question, tokens, answer))
     again = model.encode(examples)
     assert again is not None, "only methods that encode steps are asked"
     frames = []
     for step in range(drawn.shape[1] - 1):
         mixed = drawn.copy()
         mixed[:, step] = again[:, step]
-        pairs = list(zip(answered.steps, read(model, questions, mixed), strict=True))
+        pairs = list(zip(answered.steps, spoken_from(model, questions, mixed), strict=True))
         same = [before[step] == after[step] for before, after in pairs]
         later = [before[step + 1 :] == after[step + 1 :] for before, after in pairs]
-        spoken = [bool(before[step]) for before, _ in pairs]
-        frames.append(pd.DataFrame({"step": step + 1, "same": same, "later": later})[spoken])
+        asked = [step < (count or 0) for count in test.n_steps]  # what else is spoken was never trained
+        frames.append(pd.DataFrame({"step": step + 1, "same": same, "later": later})[asked])
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["step", "same", "later"])
 
 
-def read(model: TrainedModel, questions: Sequence[Sequence[int]], latents: np.ndarray) -> list[list[str]]:
+def spoken_from(model: TrainedModel, questions: Sequence[Sequence[int]], latents: np.ndarray) -> list[list[str]]:
     """Return the texts of all steps that given R (N, K, D) leads to."""
     settings = model.spec.evaluation
     decoding = Decoding(max_new_tokens=settings.max_new_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from benchmarks.analysis.dimensions import (
     patterns,
     steer,
 )
-from benchmarks.analysis.draws import draws, explained, references, reread, transplanted, written
+from benchmarks.analysis.draws import draws, explained, references, reread, solution_texts, transplanted
 from benchmarks.analysis.interventions import output_frame, outputs
 from benchmarks.analysis.majority_vote import MEAN
 from benchmarks.analysis.records import record_path
@@ -62,7 +63,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "interventions": _interventions(model, tests, responses, decoding, found),
             "samples": _samples(model, tests),
         }
-        frames |= _draws(model, tests[0], responses[0], name)
+        frames |= _draws(model, tests[0], decoding, name)
         extra = _digits(model, tests, decoding, frames)
         files = {key: write_parquet(path.with_name(f"{key}.parquet"), frame) for key, frame in frames.items()}
         record = {
@@ -144,21 +145,24 @@ def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _draws(model: TrainedModel, test: TestSet, answered: Responses, name: str) -> dict[str, pd.DataFrame]:
+def _draws(model: TrainedModel, test: TestSet, decoding: Decoding, name: str) -> dict[str, pd.DataFrame]:
     """Return what training's encoding of validation solutions carries and does, and how the draws that a test's answers
-    were made from are read; nothing if a method encodes nothing, or groups steps, so that their draws are mixed."""
+    are made from are read; nothing if a method encodes nothing, or groups steps, so that their draws are mixed."""
     corpus = open_corpus(model.data, "validation")
     examples = corpus.examples(range(len(corpus)))
-    latents = model.encode(examples)
-    if latents is None or max(len(example.steps) for example in examples) >= latents.shape[1]:
+    first = model.encode(examples[:1])
+    if first is None or max(len(example.steps) for example in examples) >= first.shape[1]:
         return {}
+    latents = model.encode(examples)
+    assert latents is not None
     scorer, text = scorer_of(model.spec.data.train), partial(decode, model.tokenizer)
-    steps = written(examples, latents.shape[1], text)
-    drawn = draws(scorer, steps, references(examples, text))
+    steps = solution_texts(examples, latents.shape[1], text)
+    drawn = draws(scorer, steps, references(model, examples))
+    answered = model.generate(test.questions, replace(decoding, tokens="greedy", latents="sample"), trace=True)
     return {
         "explained": explained(latents, examples, steps, drawn),
-        "transplanted": transplanted(model, scorer, examples, latents, drawn, text),
-        "reread": reread(model, test.questions, answered, name),
+        "transplanted": transplanted(model, scorer, examples, latents, drawn),
+        "reread": reread(model, test, answered, name),
     }
 
 

@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from benchmarks.data.records import is_number
 from benchmarks.studies.specs import Strict
-from methods.base import ANSWER_MARKER
+from methods.base import ANSWER_MARKER, added_field
 
 
 class File(Strict):
@@ -59,7 +59,7 @@ class Card(Strict):
     hub: Hub | None = None
     notes: str = ""
     ragged: bool = False  # some published training rows lack a question or an answer that can be scored: left out
-    stepless: bool = False  # a solution is an answer alone
+    stepless: bool = added_field(False)  # a solution is an answer alone
     scorer: str = "number"  # the name of a scorer in benchmarks.scoring
 
     def counted(self, split: str) -> bool:

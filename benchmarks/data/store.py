@@ -150,7 +150,8 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     if data.validation_set:
         named_rows = rows[f"{data.validation_set}/test"]
         held_out = to_records(data.validation_set, data.form, "test", named_rows)
-        validation = [record for record in held_out if record.steps]
+        stepless = get_dataset(data.validation_set).card.stepless
+        validation = [record for record in held_out if record.steps or stepless]
         train = exclude_questions(usable, held_out)
     else:
         train, validation = split_validation(usable, data.validation)

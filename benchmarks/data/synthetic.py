@@ -103,7 +103,7 @@ def parallel24(draw: Draw, steps: int) -> Problem:
     """Parallel 24 (paper, level 3): the game of 24, in which each step may start over from the four numbers.
 
     Every step is a path, one operation longer than the step before it; the last, of three operations, uses all four
-    numbers and gives 24. The paper has ``steps`` 3; with 1, the solution is the only path. The paper's own paths are
+    numbers and gives 24. The paper has ``steps`` 3; with 1, only the last path is written. The paper's own paths are
     not published: here the operations of those before the last are drawn one by one, dead ends included, as in its
     example, and the last path is drawn from all solutions. All numbers are natural; the larger operand comes first.
     The question is four numbers that admit 24, in any order.

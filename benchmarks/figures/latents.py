@@ -404,10 +404,11 @@ class DrawsFigure(LatentsFigure):
 
     topic = "what R encodes, and how it is read"
     every_row = True
+    causes: ClassVar = {"draw": "draw", "first word": "first word", "question": "question"}
     readings: ClassVar = {
         "own": "own R, own draw",
         "donor": "other's R, other's draw",
-        "same": "spoken again",
+        "same": "same text",
         "two_ways": "read in two ways",
     }
 
@@ -429,16 +430,15 @@ class DrawsFigure(LatentsFigure):
             }
             for part, frame in parts.items():
                 frames.append(frame.assign(part=part, block=analysis.block.id, row=analysis.row.id))
-        if not frames:
-            raise NothingToDraw(f"no row of {self.study.name} encodes steps one by one")
+        if not any(map(len, frames)):
+            raise NothingToDraw(f"no row of {self.study.name} has an R that encodes steps one by one, and varies")
         return pd.concat(frames, ignore_index=True)
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         shown = [(analysis, of) for analysis in self.analyses if not (of := _of(data, analysis)).empty]
         panels = grid(canvas, len(shown), 2, (3.4, 1.8))
         for (left, right), (analysis, of) in zip(panels, shown, strict=True):
-            causes = of.loc[of["part"] == "explained", "name"].unique()
-            self._bars(left, of.loc[of["part"] == "explained"], {str(cause): str(cause) for cause in causes})
+            self._bars(left, of.loc[of["part"] == "explained"], self.causes)
             self._bars(right, of.loc[of["part"] == "reading"], self.readings)
             left.set_ylabel(f"{self.block_title(analysis)}\nVariance of R (%)")
             right.set_ylabel("Steps (%)")
@@ -457,27 +457,31 @@ class DrawsFigure(LatentsFigure):
         axes.set_ylim(0, 105)
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
-        yield f"""Left: share of the variance of R, as training encodes it on validation questions, that each cause
-        explains (adjusted R squared): what the step draws, by the task's rules; the first word of its text; the
-        question (a linear regression). Right, R of the steps' solutions: the share of steps that draw what their
-        solution draws, and, with R of another question in that one step, the share that draw what the other's solution
-        does (where the two differ). Right, drawn R ({self.asked}; the first test set): in one step the draw gives way
-        to R that encodes the step as it was spoken. Spoken again: the step's text stays. Read in two ways: it stays,
-        but later steps do not, so that speaking and thinking took the draw for different steps."""
+        first = "" if len(self.study.evaluation.tests) == 1 else "; of several test sets the first"
+        yield f"""Left: share of the variance of R that each cause explains (adjusted R squared), where R is the mean
+        by which training encodes the solutions of validation questions: what the step draws, by the task's rules; the
+        first word of its text; the question (a linear regression). Right, R of the steps' solutions: the share of
+        steps that draw what their solution draws, and, with R of another question in that one step, the share that
+        draw what the other's solution does (where the two differ). Right, drawn R (up to
+        {self.study.analysis.questions} questions{first}): in one step the draw gives way to R that encodes the step
+        as it was spoken. Same text: this step is spoken as before. Read in two ways: of these steps, the share after
+        which later steps change, a sign that speaking and thinking took the draw for different steps."""
         for analysis in self.analyses:
             if (of := _of(data, analysis)).empty:
                 continue
-            causes = {
-                str(cause): " and ".join(f"{100 * share:.0f}" for share in lines["share"])
-                for cause, lines in of.loc[of["part"] == "explained"].groupby("name", sort=False)
-            }
-            readings = {
-                label: "/".join(f"{100 * share:.1f}" for share in of.loc[of["name"] == name, "share"])
-                for name, label in self.readings.items()
-            }
-            yield f"""{self.block_title(analysis)}, by step: variance explained by
-            {", ".join(f"the {cause} {shares} %" for cause, shares in causes.items())};
-            {", ".join(f"{label} {shares} %" for label, shares in readings.items() if shares)}."""
+            causes = _by_step(of.loc[of["part"] == "explained"], {name: f"the {name}" for name in self.causes})
+            readings = _by_step(of.loc[of["part"] == "reading"], self.readings)
+            yield f"""{self.block_title(analysis)}. Variance of R: {causes or "none"}. Steps: {readings or "none"}."""
+
+
+def _by_step(lines: pd.DataFrame, labels: dict[str, str]) -> str:
+    """Return shares in words, each with its step."""
+    found = []
+    for name, label in labels.items():
+        own = lines.loc[lines["name"] == name]
+        shares = [f"{100 * share:.1f} % (step {step})" for step, share in zip(own["step"], own["share"], strict=True)]
+        found += [f"{label} {', '.join(shares)}"] if shares else []
+    return "; ".join(found)
 
 
 def _of(data: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:

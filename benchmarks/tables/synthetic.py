@@ -27,7 +27,7 @@ class SyntheticTable(TableBuilder):
     scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
         equation must be right. P24: every equation must be true, have natural numbers and use numbers that are still
         there, and the last path must use all four numbers once and end in 24. All methods write every step, and every
-        step is scored."""
+        step is scored, but of P24 with K = 1, where the answer is the last path, this alone."""
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:

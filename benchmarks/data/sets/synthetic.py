@@ -8,7 +8,7 @@ from benchmarks.data.sources import Generated
 from benchmarks.data.synthetic import CORPORA, VERSION
 
 
-def _dataset(name: str, title: str, scorer: str, train: str, test: str) -> Generated:
+def _dataset(name: str, title: str, scorer: str, train: str, test: str, stepless: bool = False) -> Generated:
     card = Card(
         name=name,
         title=title,
@@ -20,7 +20,7 @@ def _dataset(name: str, title: str, scorer: str, train: str, test: str) -> Gener
         forms=("lines",),
         counts=CORPORA[name].sizes,
         records={"train": train, "test": test},
-        stepless=name == "p24_k1",
+        stepless=stepless,
         scorer=scorer,
     )
     return Generated(card, CORPORA[name].rows)
@@ -75,6 +75,7 @@ DATASETS = (
         "last_path",
         "e8069187e59fdb92dd2620514a73e21b152fe10065f0022e5ff8166f8effd564",
         "deef5591fe195e77573eaf2060d08e0df12873a87c7c144edc69d5d3bbeb2b1b",
+        stepless=True,
     ),
     _dataset(
         "p24_k3",
