@@ -112,7 +112,7 @@ def test_r_of_another_question_does_what_it_did_there() -> None:
 
 def test_a_draw_between_codes_is_read_in_two_ways() -> None:
     examples, _ = summation(7)
-    questions = [one.question for one in examples]
+    questions = [list(one.question) for one in examples]
     drawn = np.zeros((7, 2, 1), np.float32)
     drawn[:, 0, 0] = [0.0, 1.0, 2.4, 2.6, 3.9, 4.1, 5.0]
     model: Any = Reader()
