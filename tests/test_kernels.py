@@ -30,7 +30,7 @@ WEIGHTS = {
     "colar": "678b49e7e32b1095b31796e968b709b449396e8ad5656e80c8ef2d7fb53c17ea",
     "icot_si": "d7fda801c2b71ed8594d353eca0be33f9688d83f2f2658d27ebabce0089daa70",
     "marcos": "71e6f7dbd19a1fda420d0fdc10dc129b27a1c3174d93c8e24448d712975d3a66",
-    "marcos_own_draws": "f170e973a92a22ceac33d1ce67f525ba6fcc7edae3038eab0eb83b858a9af787",
+    "marcos_own_draws": "2265647af86070817b51c6fa753f36ef3859af7f25795e6752d320ca8650cc92",
     "sim_cot_coconut": "5cd7747a7f6bd4600744e8b03707eb480a0bf9cc9023930540020930015baadc",
     "sim_cot_codi": "4a635b5c168c12446f1b0b1463d6d7f5ea64e22718b6c9d23fde303d6120d2e2",
 }
