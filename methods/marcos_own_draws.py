@@ -126,7 +126,7 @@ class MarCosOwnDraws(MarCos):
         empty = torch.ones_like(batch["targets"][:, :1], dtype=torch.bool).index_fill(0, batch["spoken_rows"], False)
         for k in range(self.options.steps):
             mu, log_sigma = self.prior(pool(neurons, h_in, real))  # (2)
-            drawn.append(sample_prior(mu, log_sigma, keys, k, temperature=1.0))
+            drawn.append(sample_prior(mu, log_sigma, keys, k, temperature=1.0).to(self.neurons))
             neurons = self.think(neurons, h_in, real, drawn[-1])  # (3)
             shallow.append(neurons[:, self.options.deep :])
         spoken = self.speak_greedily(torch.cat(shallow), empty)  # (4)
