@@ -440,12 +440,12 @@ class DrawsFigure(LatentsFigure):
         for (left, right), (analysis, of) in zip(panels, shown, strict=True):
             self._bars(left, of.loc[of["part"] == "explained"], self.causes)
             self._bars(right, of.loc[of["part"] == "reading"], self.readings)
-            left.set_ylabel(f"{self.block_title(analysis)}\nVariance of R (%)")
+            left.set_title(self.block_title(analysis), loc="left")
+            left.set_ylabel("Variance of R (%)")
             right.set_ylabel("Steps (%)")
         for axes in panels[-1]:
             axes.set_xlabel("Thinking step")
-        for axes in panels[0]:
-            axes.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+            axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.3))
 
     def _bars(self, axes: Axes, data: pd.DataFrame, names: dict[str, str]) -> None:
         width = 0.8 / len(names)
