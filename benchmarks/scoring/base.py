@@ -43,14 +43,16 @@ class Score:
 class Scorer(ABC):
     """The scorer of one kind of task.
 
-    ``reads_steps``: whether it needs the steps as text before the answer, one line each. ``strict_means``: what its
-    strict score requires, in words. ``version``: raised by every edit that may score an answer otherwise; records name
+    ``reads_steps``: whether it needs the steps as text before the answer, one line each, and the question that they
+    begin from. ``reads_question``: whether it needs the question without them. ``strict_means``: what its strict score
+    requires, in words. ``version``: raised by every edit that may score an answer otherwise; records name
     it, so that `marcos-bench verify` can tell scores of an older version.
     """
 
     name: ClassVar[str]
     version: ClassVar[str] = "1"
     reads_steps: ClassVar[bool]
+    reads_question: ClassVar[bool] = False
     strict_means: ClassVar[str]
 
     @abstractmethod

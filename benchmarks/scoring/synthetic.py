@@ -138,6 +138,7 @@ class LastPath(Parallel24):
 
     name = "last_path"
     reads_steps = False
+    reads_question = True
     strict_means = f"{MARKED}, and with three equations"
 
 

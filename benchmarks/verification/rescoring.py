@@ -67,9 +67,10 @@ def _plain(frame: pd.DataFrame, column: str) -> pd.Series:
 
 
 def _questions(frame: pd.DataFrame, form: Form) -> list[str]:
-    """Return the question of each answer. Only questions whose scorer reads steps are loaded; others are empty."""
-    stepwise = [test for test in frame["test"].unique() if scorer_of(test).reads_steps]
-    texts = {(test, row.id): row.question for test in stepwise for row in load_records(test, form, "test")}
+    """Return the question of each answer. Only questions that their scorer reads are loaded; others are empty."""
+    scorers = {test: scorer_of(test) for test in frame["test"].unique()}
+    read = [test for test, scorer in scorers.items() if scorer.reads_steps or scorer.reads_question]
+    texts = {(test, row.id): row.question for test in read for row in load_records(test, form, "test")}
     return [texts.get(key, "") for key in zip(frame["test"], frame["id"], strict=True)]
 
 
