@@ -103,8 +103,12 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 SIZES = (
-    *("hidden_size", "intermediate_size", "head_dim"),
-    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    "hidden_size",
+    "intermediate_size",
+    "head_dim",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
 )
 
 

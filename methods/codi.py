@@ -15,7 +15,7 @@ from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
 from methods.collate import build_inputs_and_labels, label_indices, masks_of_padding, pad
 from methods.cot_sft import SCORING, lines, prompt
-from methods.decoding import Prefix, batch_prompts, decode, extend, forward_cached, prefill, swap_latents, text_nats
+from methods.decoding import Prefix, decode, extend, forward_cached, prefill, read_prompts, swap_latents, text_nats
 from methods.generation import Decoding, Generation, Length, Nats
 from methods.last_layer import forward_last
 
@@ -96,9 +96,8 @@ class CODI(Method):
         )
         last = [len(p) + len(chain) + len(self.phrase) - 1 for p, chain in zip(prompts, chains, strict=True)]
         student_labelled, teacher_labelled = label_indices(student_labels), label_indices(teacher_labels)
-        teacher_labelled[1] -= teacher_ids.shape[
-            1
-        ]  # counted from the end, as states are missing before the first label
+        # Columns are counted from the end, as states are missing before the first label
+        teacher_labelled[1] -= teacher_ids.shape[1]
         return Batch(
             {
                 "prompt": prompt_ids,
@@ -146,10 +145,8 @@ class CODI(Method):
         teacher = forward_last(trunk, count, input_ids=teacher_ids, output_hidden_states=True, use_cache=False)
         prefix, latents = self.think(prefill(trunk, embed(batch["prompt"]), batch.get("prompt_real")), Decoding())
         _, student = forward_cached(prefix, embed(batch["student"]), hidden_states=True)
-        rows, at = (
-            torch.arange(len(teacher_ids), device=self.device),
-            batch["distilled_position"] - teacher_ids.shape[1],
-        )
+        rows = torch.arange(len(teacher_ids), device=self.device)
+        at = batch["distilled_position"] - teacher_ids.shape[1]
         wanted = torch.stack([states[rows, at] for states in teacher.hidden_states]).detach()
         reached = torch.stack([states[:, len(self.phrase)] for states in student.hidden_states])
         distance = layer_distance(reached, wanted, self.options.divide_by_std, context.over_ranks)
@@ -193,10 +190,10 @@ class CODI(Method):
     ) -> tuple[Prefix, Tensor, Tensor]:
         """Return what precedes the answer, the latents (B, num_latents, d) in it, and the keys (B,) for sampling."""
         prompts = [self._prompt(question) for question in questions]
-        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
-        trunk, embed = self.lm.base_model, self.lm.get_input_embeddings()
-        prefix, latents = self.think(prefill(trunk, embed(ids), real, decoding.cache), decoding)
-        return extend(prefix, embed(torch.full_like(keys, self.end))), latents, keys
+        prefix, keys = read_prompts(self.lm, prompts, questions, decoding, self.vocabulary.eos)
+        prefix, latents = self.think(prefix, decoding)
+        end = self.lm.get_input_embeddings()(torch.full_like(keys, self.end))
+        return extend(prefix, end), latents, keys
 
 
 def layer_distance(

@@ -20,7 +20,7 @@ from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
 from methods.collate import IGNORE, label_indices, labelled_tail, pad
 from methods.cot_sft import SCORING, lines, prompt, target, target_nats
-from methods.decoding import Prefix, batch_prompts, choose_tokens, decode, extend, forced_lengths, prefill, swap_latents
+from methods.decoding import Prefix, choose_tokens, decode, extend, forced_lengths, read_prompts, swap_latents
 from methods.generation import Decoding, Generation, Length, Nats
 from methods.last_layer import forward_last
 from methods.random_keys import generator, key, normal, question_keys, uniform
@@ -249,13 +249,12 @@ class CoLaR(Method):
         """Return what precedes the answer, the vectors (B, n, d) in it, the mask (B, n) of those that belong to the
         chain of their row, and the keys (B,) for sampling the answer."""
         prompts = [self._prompt(question, self.speed) for question in questions]
-        ids, real, token_keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
+        prefix, token_keys = read_prompts(self.lm, prompts, questions, decoding, self.vocabulary.eos)
         streams = ("latents", "ends")
         keys = {stream: question_keys(questions, decoding.seed, stream).to(self.device) for stream in streams}
-        embed = self.lm.get_input_embeddings()
-        prefix = prefill(self.lm.base_model, embed(ids), real, decoding.cache)
         prefix, latents, thought = self._think(prefix, keys, decoding)
-        return extend(prefix, embed(torch.full_like(token_keys, self.separator))), latents, thought, token_keys
+        separator = self.lm.get_input_embeddings()(torch.full_like(token_keys, self.separator))
+        return extend(prefix, separator), latents, thought, token_keys
 
     def _think(self, prefix: Prefix, keys: dict[str, Tensor], decoding: Decoding) -> tuple[Prefix, Tensor, Tensor]:
         """Feed vectors until each row's separator. Return the prefix, the vectors (B, n, d), and the mask (B, n) of

@@ -24,7 +24,7 @@ from methods.base import (
     added_field,
 )
 from methods.collate import build_inputs_and_labels, label_indices
-from methods.decoding import Prefix, batch_prompts, decode, prefill, text_nats
+from methods.decoding import Prefix, decode, read_prompts, text_nats
 from methods.generation import Decoding, Generation, Length, Nats
 from methods.packing import join_rows, places_of
 
@@ -103,8 +103,7 @@ class CoTSFT(Method):
     def _prefill_questions(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> tuple[Prefix, Tensor]:
         """Return what precedes the text, and the keys (B,) for sampling it."""
         prompts = [prompt(question, self.vocabulary) for question in questions]
-        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
-        return prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache), keys
+        return read_prompts(self.lm, prompts, questions, decoding, self.vocabulary.eos)
 
 
 def prompt(question: Sequence[int], vocabulary: Vocabulary) -> list[int]:

@@ -83,6 +83,19 @@ def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cac
     return forward_cached(empty_prefix(trunk, embeddings, cache), embeddings, real, last=1)[0]
 
 
+def read_prompts(
+    lm: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    questions: Sequence[Sequence[int]],
+    decoding: Decoding,
+    eos: int,
+) -> tuple[Prefix, Tensor]:
+    """Read the prompts of questions, which are tokens alone, in one pass. Return their prefix, and the keys (B,) for
+    sampling tokens."""
+    ids, real, keys = batch_prompts(prompts, questions, decoding, eos, lm.device)
+    return prefill(lm.base_model, lm.get_input_embeddings()(ids), real, decoding.cache), keys
+
+
 def extend(prefix: Prefix, embeddings: Tensor) -> Prefix:
     """Read one more vector per row, (B, d). The cache is changed in place: do not use ``prefix`` again."""
     return forward_cached(prefix, embeddings[:, None])[0]

@@ -156,10 +156,8 @@ class MarCosOwnDraws(MarCos):
 
     def encoder_inputs(self, batch: Batch, spoken: Tensor) -> dict[str, Tensor]:
         """Return what f reads of steps spoken (K B, M), as :meth:`MarCos._collate_targets` does of gold ones."""
-        targets, lengths = (
-            torch.cat([self._start(len(spoken))[:, None], spoken], dim=1),
-            1 + (spoken != self.vocabulary.eos).sum(1),
-        )
+        targets = torch.cat([self._start(len(spoken))[:, None], spoken], dim=1)
+        lengths = 1 + (spoken != self.vocabulary.eos).sum(1)
         if self.options.encoder_reads == "step":
             return {"targets": targets, "lengths": lengths}
         question, real = batch["question"], batch["question_real"]

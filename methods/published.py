@@ -20,7 +20,7 @@ from methods.base import Method, MethodOptions, Setup, Vocabulary
 from methods.coconut import Coconut
 from methods.codi import CODI, MARKERS, CODIOptions
 from methods.colar import CoLaR, CoLaROptions
-from methods.decoding import batch_prompts, decode, prefill
+from methods.decoding import decode, read_prompts
 from methods.errors import InputError
 from methods.generation import Cost, Decoding, Generation
 from methods.icot_si import ICoTSI
@@ -68,8 +68,7 @@ class _ICoTSI(ICoTSI):
     def _continue(
         self, prompts: Sequence[Sequence[int]], questions: Sequence[Sequence[int]], decoding: Decoding
     ) -> tuple[Tensor, Cost]:
-        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
-        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
+        prefix, keys = read_prompts(self.lm, prompts, questions, decoding, self.vocabulary.eos)
         return decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
 
 
@@ -204,9 +203,8 @@ def _fill(method: Method, named: dict[str, Tensor], whole: bool, place: str) -> 
     adapters = {found[1] for name in named if (found := ADAPTER.fullmatch(name))}
     own = method.state_dict()
     embedding = next(name for name in EMBEDDINGS if name in own)
-    if (
-        whole and own[embedding].data_ptr() == own[HEAD].data_ptr()
-    ):  # one table, of which files have either name or both
+    # One table, of which files have either name or both
+    if whole and own[embedding].data_ptr() == own[HEAD].data_ptr():
         tied = [named[name] for name in (embedding, HEAD) if name in named]
         if not torch.equal(tied[0], tied[-1]):
             raise InputError(f"{place} has a head that differs from the embeddings, but its backbone ties them")

@@ -20,7 +20,6 @@ from methods.errors import InputError, suggestion
 
 ENTRY_POINT_GROUP = "marcos_bench.methods"
 
-
 log = logging.getLogger(__name__)
 _left_out: dict[str, str] = {}  # reasons, by module, entry point or class
 
@@ -101,9 +100,9 @@ def get_method(name: str) -> type[Method]:
     registry = available()
     if name in registry:
         return registry[name]
-    left_out = "".join(f"; {place} is left out: {why}" for place, why in _left_out.items())
+    missing = "".join(f"; {place} is left out: {why}" for place, why in _left_out.items())
     raise InputError(
-        f"no method is named {name!r}{suggestion(name, registry)} (available: {', '.join(registry)}){left_out}"
+        f"no method is named {name!r}{suggestion(name, registry)} (available: {', '.join(registry)}){missing}"
     )
 
 

@@ -138,8 +138,8 @@ def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
         for seed, decoding in runs:
             for test in tests:
                 questions = list(test.questions)
-                texts = answer(model.method, model.tokenizer, questions, decoding, spec, progress).texts
-                scores = score_texts(test, texts)
+                texts = answer(model.method, model.tokenizer, questions, decoding, spec, progress)["text"]
+                scores = score_texts(test, texts.tolist())
                 columns = {"extracted": [one.extracted for one in scores], "correct": [one.correct for one in scores]}
                 frames.append(pd.DataFrame({"test": test.name, "id": test.ids, "seed": seed, **columns}))
     return pd.concat(frames, ignore_index=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,6 @@ from methods.base import Example, Method, Stage
 from methods.context_length import require_context
 from methods.errors import InputError
 from methods.generation import Decoding, Generation, Nats
-
-
-@dataclass
-class Answers:
-    """Answers to distinct questions: their texts (one line for each step that is generated), their numbers of tokens
-    (end-of-text included), and the backbone passes and mean latent steps of each question's batch."""
-
-    texts: list[str]
-    tokens: np.ndarray
-    forward_passes: np.ndarray
-    latent_steps: np.ndarray
 
 
 def decoding_of(
@@ -155,21 +144,23 @@ def answer(
     spec: RunSpec,
     progress: Progress,
     gold: Sequence[Example] | None = None,
-) -> Answers:
-    """Answer all questions, from the latents that encode their ``gold`` solutions if these are given. The results are
-    in the order of the questions."""
-    count, eos = len(questions), method.vocabulary.eos
-    answers = Answers([""] * count, *(np.zeros(count, dtype) for dtype in (np.int64, np.int64, np.float64)))
+) -> pd.DataFrame:
+    """Answer all questions, from the latents that encode their ``gold`` solutions if these are given. Return a row for
+    each question, in their order: the text (one line for each step that is generated), the number of tokens
+    (end-of-text included), and the backbone passes and mean latent steps of its batch."""
+    batches = []
     for indices, generation in generate_batches(method, questions, decoding, spec, gold):
-        for index, text in zip(indices, texts_of(generation, tokenizer), strict=True):
-            answers.texts[index] = text
         ids = output_ids(generation)
-        written = (ids != eos).sum(2)
-        answers.tokens[indices] = (written + (written < ids.shape[2])).sum(1).numpy()  # end-of-text, if any, counts too
-        answers.forward_passes[indices] = generation.cost.forward_passes
-        answers.latent_steps[indices] = generation.cost.latent_steps
+        written = (ids != method.vocabulary.eos).sum(2)
+        columns = {
+            "text": texts_of(generation, tokenizer),
+            "tokens": (written + (written < ids.shape[2])).sum(1).numpy(),  # end-of-text, if any, counts too
+            "forward_passes": generation.cost.forward_passes,
+            "latent_steps": float(generation.cost.latent_steps),
+        }
+        batches.append(pd.DataFrame(columns, index=indices))
         progress.advance(len(indices))
-    return answers
+    return pd.concat(batches).sort_index()
 
 
 @torch.no_grad()
@@ -204,21 +195,10 @@ def answer_tests(
     with Progress(f"{spec.id} answers ({note})", len(decodings) * len(questions)) as progress:
         for decoding in decodings:
             answers = answer(method, tokenizer, questions, decoding, spec, progress, gold)
-            frames += [_rows(test, answers, place[name], decoding.seed) for name, test in tests.items()]
+            for name, test in tests.items():
+                rows = pd.DataFrame({"test": test.name, "id": test.ids, "seed": decoding.seed})
+                frames.append(rows.join(answers.iloc[place[name]].reset_index(drop=True)))
     return pd.concat(frames, ignore_index=True)
-
-
-def _rows(test: TestSet, answers: Answers, place: np.ndarray, seed: int) -> pd.DataFrame:
-    columns = {
-        "test": test.name,
-        "id": test.ids,
-        "seed": seed,
-        "text": [answers.texts[at] for at in place],
-        "tokens": answers.tokens[place],
-        "forward_passes": answers.forward_passes[place],
-        "latent_steps": answers.latent_steps[place],
-    }
-    return pd.DataFrame(columns)
 
 
 def distinct_questions(tests: Mapping[str, TestSet]) -> tuple[dict[str, np.ndarray], list[list[int]]]:

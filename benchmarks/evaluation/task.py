@@ -49,16 +49,6 @@ class AnswerSet:
     environment: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The scores under one decoding, the SHA-256 of the predictions, and the environment in which they were answered,
-    if they were only scored again."""
-
-    scores: dict[str, Any]
-    predictions: str
-    answered: dict[str, Any] | None
-
-
 class Evaluation:
     """A trained run, or its state after one stage (given by its number), and its tests. The method is loaded only if
     something is left to answer."""
@@ -158,9 +148,10 @@ class Evaluation:
         examples = corpus.examples(spread_over(len(corpus), self.spec.evaluation.nats))
         return write_parquet(self.paths.nats, nats_of(self.method(), examples, self.spec))
 
-    def evaluate(self, decoding: str) -> Outcome:
+    def evaluate(self, decoding: str) -> tuple[dict[str, Any], str, dict[str, Any] | None]:
         """Score the answers under a decoding, which are asked for unless they are stored. Write the predictions, and
-        beside them the key that proves their origin."""
+        beside them the key that proves their origin. Return the scores, the SHA-256 of the predictions, and the
+        environment in which they were answered, if they were only scored again."""
         stored = self.stored_answers(decoding)
         answered = stored or self.answer(decoding)
         frame, path = score_answers(answered.rows, self.tests), self.paths.predictions(self.name(decoding))
@@ -174,7 +165,7 @@ class Evaluation:
             "seeds": [int(seed) for seed in frame["seed"].unique()],
             "tests": {test: summary(frame.loc[frame["test"] == test]) for test in self.tests},
         }
-        return Outcome(scores, digest, stored.environment if stored else None)
+        return scores, digest, stored.environment if stored else None
 
 
 def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -182,30 +173,30 @@ def evaluate(spec: RunSpec, results: Path) -> dict[str, Any]:
     torch.set_num_threads(spec.threads)
     clock, paths, made = time.perf_counter(), Paths(results, spec), environment(spec.method)
     with RunLock(paths.answers):  # not the whole run: it may be timed or analysed meanwhile
-        found: dict[str, Outcome] = {}
-        for number in (None, *kept_stages(paths)):
-            found |= _outcomes(Evaluation(spec, results, made, number))
+        scores, predictions, answered, nats = {}, {}, {}, None
+        for number in (None, *kept_stages(paths)):  # the final weights, then those of stages
+            evaluation = Evaluation(spec, results, made, number)
+            for decoding in spec.evaluation.decodings if number is None else ("default",):
+                name = evaluation.name(decoding)
+                scores[name], predictions[name], earlier = evaluation.evaluate(decoding)
+                if earlier:
+                    answered[name] = earlier
+            if number is None and spec.evaluation.nats:
+                nats = evaluation.score_validation()
         record = {
             "run": spec.id,
             "digest": spec.digest("evaluate"),
             "weights_sha256": trained_weights(paths),
             "scorers": versions(spec.evaluation.tests),
-            "decodings": {name: one.scores for name, one in found.items()},
-            "predictions": {name: one.predictions for name, one in found.items()},
-            "answered": {name: one.answered for name, one in found.items() if one.answered},
-            "nats": Evaluation(spec, results, made).score_validation() if spec.evaluation.nats else None,
+            "decodings": scores,
+            "predictions": predictions,
+            "answered": answered,
+            "nats": nats,
             "seconds": time.perf_counter() - clock,
             "environment": with_hardware(made),
         }
         write_json(paths.record("evaluate"), record)
     return record
-
-
-def _outcomes(evaluation: Evaluation) -> dict[str, Outcome]:
-    """Return the outcomes of one state of a run by name: under every decoding for the final weights, and under the
-    default one for the weights of a stage. Its method is freed from memory afterwards."""
-    decodings = evaluation.spec.evaluation.decodings if evaluation.number is None else ("default",)
-    return {evaluation.name(decoding): evaluation.evaluate(decoding) for decoding in decodings}
 
 
 def summary(frame: pd.DataFrame) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic import Field
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
 from methods.collate import build_inputs_and_labels, label_indices
-from methods.decoding import batch_prompts, decode, prefill
+from methods.decoding import decode, read_prompts
 from methods.generation import Decoding, Generation
 
 
@@ -94,8 +94,7 @@ class MyMethod(Method):
         """CHANGE: what happens between question and answer. `methods.decoding.extend` feeds one more vector per row."""
         prompts = [self._prompt(question) for question in questions]
         # keys (B,), one per question: draw all random numbers from keys, never from a global generator
-        ids, real, keys = batch_prompts(prompts, questions, decoding, self.vocabulary.eos, self.device)
-        prefix = prefill(self.lm.base_model, self.lm.get_input_embeddings()(ids), real, decoding.cache)
+        prefix, keys = read_prompts(self.lm, prompts, questions, decoding, self.vocabulary.eos)
         answer, cost = decode(self.lm, prefix, decoding, keys, self.vocabulary.eos)
         # CHANGE: if n vectors were fed per question, add `cost.latent_steps += n`; `extend` has counted its passes
         return Generation(answer, cost)

@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from methods import interventions
 from methods.backbone import label_nats
 from methods.base import Batch, Budget, Context, Example, Length, Output, Stage
 from methods.collate import IGNORE, label_indices, pad
 from methods.decoding import decode, forced_lengths, prefill, swap_latents
-from methods.generation import Cost, Decoding, Generation, Nats
+from methods.generation import Cost, Decoding, Generation, Nats, check_interventions, intervened
 from methods.marcos import variants
 from methods.marcos.losses import kl_divergence, kl_loss, reconstruction_loss, sparsity_loss
 from methods.marcos.model import MarCosModel, pool, sample_prior
@@ -119,9 +118,17 @@ class MarCos(MarCosModel):
           of tokens by the end of each step
         """
         options = self.options
-        fills = options.padding == "answer"
-        shape = options.steps, self.vocabulary, options.max_step_tokens, options.marked, fills
-        by_example = [step_targets(example, *shape) for example in examples]
+        by_example = [
+            step_targets(
+                example,
+                options.steps,
+                self.vocabulary,
+                limit=options.max_step_tokens,
+                marked=options.marked,
+                answer_in_empty=options.padding == "answer",
+            )
+            for example in examples
+        ]
         by_step = [row for step in zip(*by_example, strict=True) for row in step]
         ids, written = pad(by_step, self.vocabulary.eos)
         lengths = written.sum(1)
@@ -322,7 +329,7 @@ class MarCos(MarCosModel):
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Understand the questions, think K steps with R_k from g, or given ones, then speak the last step, or all."""
         if self.options.randomness:
-            interventions.check(decoding.interventions, self.options.steps, self.posterior.expand.out_features)
+            check_interventions(decoding.interventions, self.options.steps, self.posterior.expand.out_features)
         ids, real = (tensor.to(self.device) for tensor in pad(questions, self.vocabulary.eos))
         h_in = self.understand(ids)  # (1)
         neurons = self.initial_neurons(len(h_in))
@@ -354,7 +361,7 @@ class MarCos(MarCosModel):
             mu, log_sigma = self.prior(pool(neurons, h_in, real))
             temperature = 0.0 if decoding.latents == "mean" else decoding.temperature
             r = sample_prior(mu, log_sigma, keys, k, temperature)
-        return interventions.intervened(r, decoding.interventions, k + 1)  # control
+        return intervened(r, decoding.interventions, k + 1)  # control
 
     def _speak_tokens(self, shallow: Tensor, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         """Decode the last step alone, or all K steps together as K B rows, from the neurons (K, B, S, d)."""
