@@ -30,8 +30,7 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus, store
 from benchmarks.data.corpus import spread_over
-from benchmarks.data.loading import dataset_with, split_validation, to_records
-from benchmarks.data.overlap import exclude_questions
+from benchmarks.data.loading import dataset_with, exclude_questions, split_validation, to_records
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED, encode_questions, encode_texts
