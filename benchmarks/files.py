@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import hashlib
-import io
 import json
 import os
 import pwd
@@ -137,7 +135,7 @@ def read_json(path: Path, fix: str = "run the stage that writes it") -> dict[str
     """Return the content of a JSON file that the suite has written, or raise :class:`BrokenRecord`. ``fix``: what to do
     if there is no file."""
     again = "delete it and run again"
-    if not exists(path):
+    if not os.path.lexists(path):
         raise BrokenRecord(f"{path} does not exist: {fix}")
     content = parse_json(read_text(path, again, BrokenRecord), str(path), again, BrokenRecord)
     if not isinstance(content, dict):
@@ -156,12 +154,6 @@ def _entries(content: Any, path: Path) -> Any:
 
 
 # ---- files of users: whatever is wrong with one is said with its place, and with what to do
-
-
-def exists(path: Path) -> bool:
-    """Return whether there is something at a path, if only a link to nothing. A name that no file can have is that of
-    nothing."""
-    return os.path.lexists(path)
 
 
 def read_bytes(path: Path, fix: str, refusal: type[InputError] = InputError) -> bytes:
@@ -230,26 +222,6 @@ def nonblank_lines(text: str, path: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"{path}, line {number}", line
-
-
-def csv_table(
-    text: str, path: Path, fix: str, refusal: type[InputError] = InputError
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the place and the fields of each row of a CSV file, whose first row names the columns."""
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    try:
-        names = list(reader.fieldnames or ())
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise refusal(f"{path}, line 1: column {twice[0]!r} is there twice; {fix}")
-        for row in reader:
-            place = f"{path}, line {reader.line_num}"
-            if None in row or None in row.values():
-                raise refusal(f"{place}: not as many fields as the {len(names)} columns in line 1; {fix}")
-            if any("\0" in value for value in row.values()):
-                raise refusal(f"{place}: a NUL byte; {fix}")
-            yield place, row
-    except csv.Error as error:
-        raise refusal(f"{path}, line {reader.reader.line_num}: broken CSV ({error}); {fix}") from error
 
 
 def folder_from_environment(variable: str, content: str, refusal: type[InputError] = InputError) -> Path | None:
