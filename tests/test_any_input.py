@@ -71,7 +71,7 @@ def test_any_bytes_are_rows_or_are_refused(kind: str, tmp_path: Path, monkeypatc
         path.write_bytes(content)
         try:
             rows = dataset.rows("test")
-        except DataError as error:
+        except InputError as error:
             assert str(tmp_path) in str(error)
         else:
             assert rows and all(isinstance(row.question, str) for row in rows)
@@ -152,7 +152,7 @@ def test_any_bytes_are_a_tokenizer_or_are_refused(name: str, tmp_path: Path) -> 
     )
     def check(content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=str(tmp_path)):
+        with pytest.raises(InputError, match=str(tmp_path)):
             read_tokenizer(tmp_path, "main", "copy it again")
 
     check()

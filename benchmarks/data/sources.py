@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each line of a JSON lines file. Blank lines are skipped."""
-    for place, row in json_rows(text, path, AGAIN, DataError):
+    for place, row in json_rows(text, path, AGAIN):
         yield place, _fields(row, place)
 
 
@@ -57,7 +57,7 @@ def icot_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
 
 def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each element of a JSON array."""
-    rows = parse_json(text, str(path), AGAIN, DataError)
+    rows = parse_json(text, str(path), AGAIN)
     if not isinstance(rows, list):
         raise DataError(f"{path}: must be a JSON array of rows, not {shortened(rows)}; {AGAIN}")
     for number, row in enumerate(rows, start=1):
@@ -135,10 +135,10 @@ class DataSet:
         rows: list[Raw] = []
         for file in self.card.files[split]:
             path = folder / file.path
-            content = read_bytes(path, f"{DATA_VARIABLE} must name a folder that holds {file.path}", DataError)
+            content = read_bytes(path, f"{DATA_VARIABLE} must name a folder that holds {file.path}")
             if not content.strip():
                 raise DataError(f"{path} is empty; {AGAIN}")
-            text = decode_utf8(content, path, AGAIN, DataError)
+            text = decode_utf8(content, path, AGAIN)
             rows += [self._convert(place, row, split) for place, row in self.parse(text, path)]
             found = hashlib.sha256(content).hexdigest()  # last, since a message on a row says more
             if file.sha256 is not None and found != file.sha256:
@@ -252,7 +252,7 @@ class Draw:
 
 def published_files() -> Path | None:
     """Return the folder that :data:`DATA_VARIABLE` names, or None if the variable is not set."""
-    return folder_from_environment(DATA_VARIABLE, "the published files", DataError)
+    return folder_from_environment(DATA_VARIABLE, "the published files")
 
 
 def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:

@@ -130,7 +130,7 @@ def expected_lengths(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     if isinstance(dataset, Generated) or dataset.in_folder("train"):
         try:
             return _published(data, tokenizer)
-        except DataError as error:  # files in the folder that cannot be used
+        except InputError as error:  # files in the folder that cannot be used
             if isinstance(dataset, Generated):
                 raise
             log.warning("lengths are assumed, because the published rows cannot be read: %s", error)

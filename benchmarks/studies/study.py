@@ -119,7 +119,7 @@ class Study(Strict):
 
     def _outputs_file(self, name: str) -> Path | None:
         found, home = IN_FOLDER.fullmatch(name), Path(self._file).parent if self._file else STUDIES
-        folder = folder_from_environment(found[1], "outputs", StudyError) if found else home
+        folder = folder_from_environment(found[1], "outputs") if found else home
         if folder is None:
             return None
         path = folder / (found[2] if found else name)
@@ -259,7 +259,7 @@ class Study(Strict):
     def _others(self) -> tuple[Study, ...]:
         try:
             return tuple(map(load_study, self.shares))
-        except StudyError as error:
+        except InputError as error:
             raise StudyError(f"`shares`: {error}") from error
 
     def setting(self, block: Block, row: Row) -> dict[str, Any]:
