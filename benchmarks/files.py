@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import hashlib
-import io
 import json
 import os
 import pwd
@@ -137,9 +135,12 @@ def read_json(path: Path, fix: str = "run the stage that writes it") -> dict[str
     """Return the content of a JSON file that the suite has written, or raise :class:`BrokenRecord`. ``fix``: what to do
     if there is no file."""
     again = "delete it and run again"
-    if not exists(path):
+    if not os.path.lexists(path):
         raise BrokenRecord(f"{path} does not exist: {fix}")
-    content = parse_json(read_text(path, again, BrokenRecord), str(path), again, BrokenRecord)
+    try:
+        content = parse_json(read_text(path, again), str(path), again)
+    except InputError as error:
+        raise BrokenRecord(str(error)) from error
     if not isinstance(content, dict):
         raise BrokenRecord(f"{path}: must be a JSON object, not {shortened(content)}; {again}")
     return _entries(content, path)
@@ -158,57 +159,51 @@ def _entries(content: Any, path: Path) -> Any:
 # ---- files of users: whatever is wrong with one is said with its place, and with what to do
 
 
-def exists(path: Path) -> bool:
-    """Return whether there is something at a path, if only a link to nothing. A name that no file can have is that of
-    nothing."""
-    return os.path.lexists(path)
-
-
-def read_bytes(path: Path, fix: str, refusal: type[InputError] = InputError) -> bytes:
-    """Return the content of a file. If it cannot be read, raise an error of type ``refusal``, which ends with the
-    remedy ``fix``."""
+def read_bytes(path: Path, fix: str) -> bytes:
+    """Return the content of a file. If it cannot be read, raise :class:`InputError`, which ends with the remedy
+    ``fix``."""
     try:
         if path.is_symlink() and not path.exists():
-            raise refusal(f"{path} is a link to {os.readlink(path)}, which does not exist; {fix}")
+            raise InputError(f"{path} is a link to {os.readlink(path)}, which does not exist; {fix}")
         if path.exists() and not path.is_file():
             kind = "a folder" if path.is_dir() else "no regular file"
-            raise refusal(f"cannot read {path} ({kind}); {fix}")
+            raise InputError(f"cannot read {path} ({kind}); {fix}")
         return path.read_bytes()
     except OSError as error:
-        raise refusal(f"cannot read {path} ({error.strerror}); {fix}") from error
+        raise InputError(f"cannot read {path} ({error.strerror}); {fix}") from error
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise refusal(f"cannot read {str(path)!r} ({error}); {fix}") from error
+        raise InputError(f"cannot read {str(path)!r} ({error}); {fix}") from error
 
 
-def read_text(path: Path, fix: str, refusal: type[InputError] = InputError) -> str:
-    """Return the text of a UTF-8 file. See :func:`read_bytes` for the arguments."""
-    return decode_utf8(read_bytes(path, fix, refusal), path, fix, refusal)
+def read_text(path: Path, fix: str) -> str:
+    """Return the text of a UTF-8 file. See :func:`read_bytes` for ``fix``."""
+    return decode_utf8(read_bytes(path, fix), path, fix)
 
 
-def decode_utf8(content: bytes, path: Path, fix: str, refusal: type[InputError] = InputError) -> str:
+def decode_utf8(content: bytes, path: Path, fix: str) -> str:
     """Return the text of a file's content. A byte order mark is no part of it."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1  # what is decoded begins behind the byte order mark
-        raise refusal(f"{path}, line {line}: not UTF-8 (byte {error.object[error.start]:#04x}); {fix}") from error
+        raise InputError(f"{path}, line {line}: not UTF-8 (byte {error.object[error.start]:#04x}); {fix}") from error
 
 
-def parse_json(text: str, place: str, fix: str, refusal: type[InputError] = InputError, lines: bool = True) -> Any:
+def parse_json(text: str, place: str, fix: str, lines: bool = True) -> Any:
     """Return the content of a JSON text. If it has none, or has what could not be written again as text and numbers,
-    raise an error of type ``refusal``. ``place`` names the text; ``lines``: whether to add the line in it."""
+    raise :class:`InputError`. ``place`` names the text; ``lines``: whether to add the line in it."""
     try:
         content = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         what, _, line = re.sub(r" column \d+$", "", str(error)).rpartition(" at line ")
         what = "nested too deeply" if what.startswith("recursion limit") else f"broken JSON ({what})"
-        raise refusal(f"{place}{f', line {line}' if lines else ''}: {what}; {fix}") from error
+        raise InputError(f"{place}{f', line {line}' if lines else ''}: {what}; {fix}") from error
     try:
         json.dumps(content, allow_nan=False)
     except ValueError as error:  # a number such as 1e999, which is read as infinity
-        raise refusal(f"{place}: a number is too large to compute with; {fix}") from error
+        raise InputError(f"{place}: a number is too large to compute with; {fix}") from error
     return content
 
 
@@ -218,10 +213,10 @@ def shortened(content: Any, length: int = 40) -> str:
     return text if len(text) <= length else f"{text[:length]} ..."
 
 
-def json_rows(text: str, path: Path, fix: str, refusal: type[InputError] = InputError) -> Iterator[tuple[str, Any]]:
+def json_rows(text: str, path: Path, fix: str) -> Iterator[tuple[str, Any]]:
     """Yield the place and the content of each line of JSON lines that is not blank."""
     for place, line in nonblank_lines(text, path):
-        yield place, parse_json(line, place, fix, refusal, lines=False)
+        yield place, parse_json(line, place, fix, lines=False)
 
 
 def nonblank_lines(text: str, path: Path) -> Iterator[tuple[str, str]]:
@@ -232,29 +227,9 @@ def nonblank_lines(text: str, path: Path) -> Iterator[tuple[str, str]]:
             yield f"{path}, line {number}", line
 
 
-def csv_table(
-    text: str, path: Path, fix: str, refusal: type[InputError] = InputError
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the place and the fields of each row of a CSV file, whose first row names the columns."""
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    try:
-        names = list(reader.fieldnames or ())
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise refusal(f"{path}, line 1: column {twice[0]!r} is there twice; {fix}")
-        for row in reader:
-            place = f"{path}, line {reader.line_num}"
-            if None in row or None in row.values():
-                raise refusal(f"{place}: not as many fields as the {len(names)} columns in line 1; {fix}")
-            if any("\0" in value for value in row.values()):
-                raise refusal(f"{place}: a NUL byte; {fix}")
-            yield place, row
-    except csv.Error as error:
-        raise refusal(f"{path}, line {reader.reader.line_num}: broken CSV ({error}); {fix}") from error
-
-
-def folder_from_environment(variable: str, content: str, refusal: type[InputError] = InputError) -> Path | None:
-    """Return the folder that an environment variable names, or None if it is not set. Raise an error of type
-    ``refusal`` if there is none. ``content``: what the folder should hold."""
+def folder_from_environment(variable: str, content: str) -> Path | None:
+    """Return the folder that an environment variable names, or None if it is not set. Raise :class:`InputError` if
+    there is none. ``content``: what the folder should hold."""
     name = os.environ.get(variable)
     if not name:
         return None
@@ -263,7 +238,7 @@ def folder_from_environment(variable: str, content: str, refusal: type[InputErro
     except (OSError, ValueError):  # a name that is too long, or no text
         whole = False
     if not whole:
-        raise refusal(
+        raise InputError(
             f"{variable} names {printable(name)}, which is not a folder: give the folder of {content}, or unset the "
             "variable"
         )

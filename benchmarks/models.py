@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, open_corpus, open_test, vocabulary
@@ -31,8 +31,8 @@ def build_method(spec: RunSpec, data: Path) -> Method:
     ``data``: the folder with its prepared data. Raise InputError if they are longer than its backbone can read, or this
     process computes with other kernels."""
     kernels.require(spec.kernels)
-    _require_context(spec, data)
     setup = _setup(spec, data, spec.training.dropout)
+    _require_context(spec, data, setup.backbone.config)
     return build(spec.method, spec.options, setup, spec.seed).train()  # pretrained parts load in eval mode
 
 
@@ -41,11 +41,10 @@ def _setup(spec: RunSpec, data: Path, dropout: float = 0.0) -> Setup:
     return Setup(load_backbone(vocab_size=words.size, dropout=dropout, **spec.backbone.model_dump()), words)
 
 
-def _require_context(spec: RunSpec, data: Path) -> None:
+def _require_context(spec: RunSpec, data: Path, config: PreTrainedConfig) -> None:
     """Raise InputError before anything is trained if the longest example, or the longest question with the longest
     answer, is longer than the backbone's sequences may be. Markers, line ends and thoughts are allowed for by
     :data:`SPARE` positions."""
-    config = _setup(spec, data).backbone.config
     if context_limit(config) is None:
         return
     longest = {split: int(open_corpus(data, split).lengths.max()) for split in ("train", "validation")}

@@ -18,6 +18,7 @@ from tabulate import tabulate
 
 from benchmarks.comparison import read_side
 from benchmarks.data import Record, get_dataset, load_records, normalise
+from benchmarks.data.records import first_alike
 from benchmarks.files import json_rows, read_text, sha256, shortened, write_text
 from benchmarks.records.schema import PublishedScores, ScoredBy
 from benchmarks.records.statistics import compare_rows, correctness, interval
@@ -46,8 +47,8 @@ class Questions:
     @cached_property
     def same_as(self) -> dict[str, str]:
         """For each id, that of the first question that is the same."""
-        first: dict[str, str] = {}
-        return {record.id: first.setdefault(normalise(record.question), record.id) for record in self.records}
+        ids = [record.id for record in self.records]
+        return dict(zip(ids, first_alike(ids, [record.question for record in self.records]), strict=True))
 
 
 @dataclass(frozen=True)

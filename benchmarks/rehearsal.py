@@ -22,7 +22,7 @@ from tabulate import tabulate
 
 from benchmarks.analysis.task import analyse
 from benchmarks.console import Progress
-from benchmarks.data import DATASETS, DataError, get_dataset, prepare
+from benchmarks.data import DATASETS, get_dataset, prepare
 from benchmarks.data.cards import Card
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.records import Raw
@@ -230,7 +230,7 @@ def _at_hand(name: str, split: str, notes: list[str]) -> bool:
     dataset = get_dataset(name)
     try:
         dataset.rows(split)
-    except DataError as error:
+    except InputError as error:
         notes.append(f"{dataset.card.title} ({split}) is not at hand: {error}.")
         return False
     return True

@@ -23,23 +23,12 @@ TABLES = _modules("tables", "records", "paper", "studies", "scoring", "files")
 TABLES += _modules("plan.hardware", "timing.machine")
 STEPS = _modules("training.batches", "training.loop", "budgets", "studies.micro_batches", "engine", "data.corpus")
 
-DATA = (
-    "cards",
-    "corpus",
-    "embedded",
-    "loading",
-    "overlap",
-    "records",
-    "ring",
-    "sources",
-    "store",
-    "synthetic",
-    "tokenizers",
-)
+DATA = _modules("number_grammar", "data.cards", "data.corpus", "data.loading", "data.records", "data.sources")
+DATA += _modules("data.store", "data.tokenizers", "data.embedded", "data.ring", "data.synthetic")
 
 CODE: dict[str, tuple[str, ...]] = {
     # Not the data sets: each has a digest of its own, of the module in `benchmarks.data.sets.MODULES`
-    "data": _modules("number_grammar", *(f"data.{part}" for part in DATA)),
+    "data": DATA,
     # The code that the weights of a run depend on. All engines are listed, because any of them may resume another's
     # checkpoint; data cards are not, because they carry versions
     "train": (*MODELS, *STEPS),

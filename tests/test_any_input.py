@@ -19,9 +19,9 @@ from benchmarks.cli import require_text
 from benchmarks.data.cards import File
 from benchmarks.data.records import DataError
 from benchmarks.data.sets import gsm8k, multiarith, svamp
-from benchmarks.data.sources import DATA_VARIABLE, DataSet, icot_lines
+from benchmarks.data.sources import AGAIN, DATA_VARIABLE, DataSet, csv_rows, icot_lines
 from benchmarks.data.tokenizers import read_tokenizer
-from benchmarks.files import MissingKey, csv_table, folder_from_environment, parse_json, read_json, read_text
+from benchmarks.files import MissingKey, folder_from_environment, parse_json, read_json, read_text
 from benchmarks.processes.locks import PARENT_VARIABLE, watch_parent
 from benchmarks.records.schema import parsed
 from benchmarks.studies.study import load_study, parse_study
@@ -71,7 +71,7 @@ def test_any_bytes_are_rows_or_are_refused(kind: str, tmp_path: Path, monkeypatc
         path.write_bytes(content)
         try:
             rows = dataset.rows("test")
-        except DataError as error:
+        except InputError as error:
             assert str(tmp_path) in str(error)
         else:
             assert rows and all(isinstance(row.question, str) for row in rows)
@@ -152,7 +152,7 @@ def test_any_bytes_are_a_tokenizer_or_are_refused(name: str, tmp_path: Path) -> 
     )
     def check(content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=str(tmp_path)):
+        with pytest.raises(InputError, match=str(tmp_path)):
             read_tokenizer(tmp_path, "main", "copy it again")
 
     check()
@@ -204,8 +204,8 @@ def test_a_byte_order_mark_and_blank_lines_are_no_content(tmp_path: Path) -> Non
     ],
 )
 def test_a_table_says_where_it_is_broken(text: str, said: str) -> None:
-    with pytest.raises(DataError, match=rf"x\.csv, {said}.*; mend it"):
-        list(csv_table(text, Path("x.csv"), "mend it", DataError))
+    with pytest.raises(DataError, match=rf"x\.csv, {said}.*; {AGAIN}"):
+        list(csv_rows(text, Path("x.csv")))
 
 
 def test_a_missing_key_names_the_record(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.data.loading import split_validation, to_records, unscorable_rows
-from benchmarks.data.overlap import overlap_flags
+from benchmarks.data.loading import overlap_flags, split_validation, to_records, unscorable_rows
 from benchmarks.data.records import (
     MARK,
     DataError,

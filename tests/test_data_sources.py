@@ -13,6 +13,7 @@ from benchmarks.data.records import DataError
 from benchmarks.data.sets import gsm8k, svamp
 from benchmarks.data.sources import DATA_VARIABLE, DataSet
 from conftest import bibtex_fields
+from methods.errors import InputError
 
 DATA = os.environ.get(DATA_VARIABLE)
 real = pytest.mark.skipif(not DATA, reason=f"{DATA_VARIABLE} names no folder with the published files")
@@ -75,7 +76,7 @@ def test_a_data_set_may_be_on_the_hub_alone(folder: Path, monkeypatch: pytest.Mo
 )
 def test_bad_input_names_file_line_and_fix(folder: Path, content: str, message: str):
     (folder / "gsm8k/train.jsonl").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         small_gsm8k().rows("train")
     assert "again" in str(caught.value)
     assert str(folder) in str(caught.value)
@@ -91,7 +92,7 @@ def test_rows_that_are_missing_are_refused_where_their_number_is_known(folder: P
 
 def test_bytes_that_are_no_text_are_named(folder: Path):
     (folder / "gsm8k/train.jsonl").write_bytes(GOOD.encode() + b"\n\xff\xfe")
-    with pytest.raises(DataError, match="line 2: not UTF-8"):
+    with pytest.raises(InputError, match="line 2: not UTF-8"):
         small_gsm8k().rows("train")
 
 
@@ -100,7 +101,7 @@ def test_a_split_of_which_only_some_files_are_there_is_an_error(folder: Path, mo
     first, second = svamp.SVAMP_4138.files["test"]
     (folder / "svamp").mkdir()
     (folder / second.path).write_text("Question,Numbers,Answer\n", encoding="utf-8")
-    with pytest.raises(DataError, match=f"{DATA_VARIABLE} must name a folder that holds {first.path}"):
+    with pytest.raises(InputError, match=f"{DATA_VARIABLE} must name a folder that holds {first.path}"):
         load_records("svamp_paper4138", "equation", "test")
 
 
@@ -132,7 +133,7 @@ def test_files_that_neither_folder_nor_hub_has_are_named_with_their_source(
 
 def test_a_folder_that_is_none_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(DATA_VARIABLE, str(folder / "nowhere"))
-    with pytest.raises(DataError, match=f"{DATA_VARIABLE} names .*nowhere, which is not a folder"):
+    with pytest.raises(InputError, match=f"{DATA_VARIABLE} names .*nowhere, which is not a folder"):
         load_records("gsm8k", "equation", "test")
 
 

@@ -39,6 +39,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import TokenizerSpec
 from benchmarks.timing.measuring import gold_examples
 from benchmarks.training.loop import train
+from methods.errors import InputError
 from small import small_study
 
 RECORDS = load_records("embedded_in_domain", "equation", "test")
@@ -130,7 +131,7 @@ def test_training_repeats(trained: PreTrainedTokenizerFast):
 
 def test_a_missing_folder_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(TOKENIZER_VARIABLE, "/nowhere")
-    with pytest.raises(DataError, match=f"{TOKENIZER_VARIABLE} names /nowhere"):
+    with pytest.raises(InputError, match=f"{TOKENIZER_VARIABLE} names /nowhere"):
         make_tokenizer(TokenizerSpec.model_validate({"pretrained": "qwen2.5"}), [])
 
 
@@ -204,7 +205,7 @@ def test_files_of_a_tokenizer_that_cannot_be_read_are_named(
     (tmp_path / "tokenizer" / file).write_bytes(content)
     try:
         load_tokenizer(tmp_path)
-    except DataError as error:
+    except InputError as error:
         assert str(tmp_path) in str(error) and "marcos-bench data" in str(error)
     else:
         assert content == b"{}" or content.startswith(b'{"model')  # settings that are not used, or none

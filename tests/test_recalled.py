@@ -10,8 +10,7 @@ import pytest
 from benchmarks.archive import unpacked
 from benchmarks.data import load_records
 from benchmarks.data.embedded import NAMES, OBJECTS
-from benchmarks.data.loading import split_validation
-from benchmarks.data.overlap import questions
+from benchmarks.data.loading import questions, split_validation
 from benchmarks.data.records import Record
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import load_study

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.data.loading import DataError, load_records
-from benchmarks.data.overlap import exclude_questions, questions
+from benchmarks.data.loading import DataError, exclude_questions, load_records, questions
 from benchmarks.data.sources import DATA_VARIABLE
 from benchmarks.plan.costs import plan_run
 from benchmarks.plan.flops import lengths_of

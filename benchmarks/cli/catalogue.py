@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from benchmarks.cli.common import StudyArgument
 from benchmarks.studies.study import StudyError, load_study, shipped
+from methods.errors import InputError
 
 app = typer.Typer()
 METHODS = Path("methods")
@@ -109,7 +110,7 @@ def _studies() -> None:
     for name in names:
         try:
             typer.echo(f"{name:{max(map(len, names))}}  {load_study(name).title}")
-        except StudyError as error:
+        except InputError as error:
             broken.append(str(error))
     if broken:
         raise StudyError("\n".join(broken))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from benchmarks.data.records import is_number
+from benchmarks.number_grammar import read
 from benchmarks.studies.specs import Strict
 from methods.base import ANSWER_MARKER, added_field
 
@@ -76,7 +76,7 @@ class Card(Strict):
         """Return why an answer cannot be scored, or an empty text. Only what :mod:`benchmarks.scoring` reads as numbers
         and as text has a form that is known here."""
         if self.numeric:
-            if is_number(answer):
+            if read(answer):
                 return ""
             guess = any(map(str.isdecimal, answer)) and not any(map(str.isalpha, answer))
             return "cannot be read as one number without guessing" if guess else "is no number"

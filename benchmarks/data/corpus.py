@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, Features, List, Value, load_from_disk
 
-from benchmarks.data.records import DataError, normalise
+from benchmarks.data.records import DataError, first_alike
 from benchmarks.data.tokenizers import read_tokenizer
 from benchmarks.studies.paths import DONE
 from methods.base import Example
@@ -118,9 +118,8 @@ class TestSet:
 
     @property
     def same_as(self) -> list[str]:
-        """For each question, the id of the first one that is the same (see :func:`normalise`): usually its own."""
-        first: dict[str, str] = {}
-        return [first.setdefault(normalise(text), id) for id, text in zip(self.ids, self.texts, strict=True)]
+        """For each question, the id of the first one that is the same."""
+        return first_alike(self.ids, self.texts)
 
 
 def epoch_batches(

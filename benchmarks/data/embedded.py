@@ -13,7 +13,7 @@ The hash of a question decides whether it may be trained on, so no test question
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, pairwise, product
@@ -189,21 +189,14 @@ def tell(draw: Draw, wording: Wording, chain: Sequence[str]) -> Raw | None:
     return Raw("", " ".join(story.text), "\n".join(story.solution), str(story.value))
 
 
-SHAPES: dict[str, tuple[Wording, Callable[[Draw], tuple[str, ...]]]] = {
-    "train": (TRAINING, lambda draw: draw.of(SEEN[draw.of(LENGTHS)])),
-    "in_domain": (TRAINING, lambda draw: draw.of(SEEN[draw.of(LENGTHS)])),
-    "reworded": (REWORDED, lambda draw: draw.of(SEEN[draw.of(LENGTHS)])),
-    "multistep": (TRAINING, lambda draw: draw.of(draw.of(UNSEEN))),
-}
-
-
 def problems(shape: str) -> Iterator[Raw]:
     """Yield distinct problems of a shape without end, all on the shape's side of the split
     into training and test questions."""
-    wording, choose = SHAPES[shape]
+    wording = REWORDED if shape == "reworded" else TRAINING
     draw, seen = Draw(f"marcos-bench embedded {VERSION} {shape}"), set[str]()
     while True:
-        row = tell(draw, wording, choose(draw))
+        chain = draw.of(draw.of(UNSEEN) if shape == "multistep" else SEEN[draw.of(LENGTHS)])
+        row = tell(draw, wording, chain)
         if row is None or row.question in seen:
             continue
         seen.add(row.question)

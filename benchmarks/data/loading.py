@@ -1,4 +1,5 @@
-"""Loads records of a data set in a form of reasoning steps, and splits off validation data."""
+"""Loads records of a data set in a form of reasoning steps, splits off validation data, and finds questions that data
+sets share: those whose normalised texts are the same (:func:`benchmarks.data.records.normalise`)."""
 
 from __future__ import annotations
 
@@ -95,3 +96,19 @@ def split_validation(records: Sequence[Record], count: int) -> tuple[list[Record
     pairs = list(zip(records, keys, strict=True))
     train = [record for record, key in pairs if key > threshold]
     return train, [record for record, key in pairs if key <= threshold]
+
+
+def questions(records: Sequence[Record]) -> set[str]:
+    """Return the distinct questions, normalised."""
+    return {normalise(record.question) for record in records}
+
+
+def overlap_flags(tests: Sequence[Record], known: set[str]) -> list[bool]:
+    """Return for each test record whether its normalised question is in ``known``."""
+    return [normalise(record.question) in known for record in tests]
+
+
+def exclude_questions(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """Return the records whose questions none of the others has."""
+    flags = overlap_flags(records, questions(others))
+    return [record for record, known in zip(records, flags, strict=True) if not known]

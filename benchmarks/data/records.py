@@ -126,11 +126,6 @@ def lines(solution: str) -> tuple[str, ...]:
     return tuple(solution.splitlines())
 
 
-def is_number(text: str) -> bool:
-    """Return whether a text is one number that can be read without guessing (see :mod:`benchmarks.number_grammar`)."""
-    return read(text) is not None
-
-
 def number_text(text: str) -> str:
     """Return a number in the form that answers have: without currency, separators of thousands and percent sign, and
     without ``.0`` behind an integral value. A text that is no number is returned as it is, for its card to refuse."""
@@ -150,6 +145,12 @@ def normalise(question: str) -> str:
     text = DEPENDS.sub(lambda found: found[0] if _calculates(found) else " ", text)
     text = GROUPED.sub("", text)
     return _squeezed(DROPPED, text)
+
+
+def first_alike(ids: Sequence[str], questions: Sequence[str]) -> list[str]:
+    """Return for each question the id of the first one that is the same: usually its own."""
+    first: dict[str, str] = {}
+    return [first.setdefault(normalise(text), id) for id, text in zip(ids, questions, strict=True)]
 
 
 def question_hash(question: str) -> str:

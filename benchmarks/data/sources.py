@@ -3,8 +3,11 @@ the hub: the same rows from both."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import logging
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +16,10 @@ from typing import Any, TypeVar, cast
 
 from datasets import load_dataset
 
-from benchmarks.data.cards import Card, File
+from benchmarks.data.cards import Card
 from benchmarks.data.records import DataError, Raw, digest
 from benchmarks.files import (
-    csv_table,
     decode_utf8,
-    exists,
     folder_from_environment,
     json_rows,
     nonblank_lines,
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each line of a JSON lines file. Blank lines are skipped."""
-    for place, row in json_rows(text, path, AGAIN, DataError):
+    for place, row in json_rows(text, path, AGAIN):
         yield place, _fields(row, place)
 
 
@@ -56,7 +57,7 @@ def icot_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
 
 def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each element of a JSON array."""
-    rows = parse_json(text, str(path), AGAIN, DataError)
+    rows = parse_json(text, str(path), AGAIN)
     if not isinstance(rows, list):
         raise DataError(f"{path}: must be a JSON array of rows, not {shortened(rows)}; {AGAIN}")
     for number, row in enumerate(rows, start=1):
@@ -65,8 +66,21 @@ def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
 
 
 def csv_rows(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
-    """Yield the place and the fields of each row of a CSV file."""
-    return csv_table(text, path, AGAIN, DataError)
+    """Yield the place and the fields of each row of a CSV file, whose first row names the columns."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        names = list(reader.fieldnames or ())
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise DataError(f"{path}, line 1: column {twice[0]!r} is there twice; {AGAIN}")
+        for row in reader:
+            place = f"{path}, line {reader.line_num}"
+            if None in row or None in row.values():
+                raise DataError(f"{place}: not as many fields as the {len(names)} columns in line 1; {AGAIN}")
+            if any("\0" in value for value in row.values()):
+                raise DataError(f"{place}: a NUL byte; {AGAIN}")
+            yield place, row
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.reader.line_num}: broken CSV ({error}); {AGAIN}") from error
 
 
 def _fields(row: Any, place: str) -> Fields:
@@ -104,7 +118,9 @@ class DataSet:
     def in_folder(self, split: str) -> bool:
         """Return whether any file of a split is in the folder that :data:`DATA_VARIABLE` names."""
         folder = published_files()
-        return folder is not None and any(exists(folder / file.path) for file in self.card.files.get(split, ()))
+        return folder is not None and any(
+            os.path.lexists(folder / file.path) for file in self.card.files.get(split, ())
+        )
 
     def unpinned(self, split: str) -> dict[str, str]:
         """Return the SHA-256 of each file of a split that the folder has and the card has no checksum of: only these
@@ -119,10 +135,14 @@ class DataSet:
         rows: list[Raw] = []
         for file in self.card.files[split]:
             path = folder / file.path
-            content = read_published(path, file)
-            text = decode_utf8(content, path, AGAIN, DataError)
+            content = read_bytes(path, f"{DATA_VARIABLE} must name a folder that holds {file.path}")
+            if not content.strip():
+                raise DataError(f"{path} is empty; {AGAIN}")
+            text = decode_utf8(content, path, AGAIN)
             rows += [self._convert(place, row, split) for place, row in self.parse(text, path)]
-            check_sha256(path, file, content)
+            found = hashlib.sha256(content).hexdigest()  # last, since a message on a row says more
+            if file.sha256 is not None and found != file.sha256:
+                raise DataError(f"{path}: wrong checksum {found}, published {file.sha256}; {AGAIN}")
         return rows
 
     def _from_hub(self, split: str, folder: Path | None) -> list[Raw]:
@@ -232,22 +252,7 @@ class Draw:
 
 def published_files() -> Path | None:
     """Return the folder that :data:`DATA_VARIABLE` names, or None if the variable is not set."""
-    return folder_from_environment(DATA_VARIABLE, "the published files", DataError)
-
-
-def read_published(path: Path, file: File) -> bytes:
-    """Return the content of a file. Raise :class:`DataError` if it is missing or empty."""
-    content = read_bytes(path, f"{DATA_VARIABLE} must name a folder that holds {file.path}", DataError)
-    if not content.strip():
-        raise DataError(f"{path} is empty; {AGAIN}")
-    return content
-
-
-def check_sha256(path: Path, file: File, content: bytes) -> None:
-    """Raise :class:`DataError` if a file is not, byte for byte, the published one."""
-    found = hashlib.sha256(content).hexdigest()
-    if file.sha256 is not None and found != file.sha256:
-        raise DataError(f"{path}: wrong checksum {found}, published {file.sha256}; fetch the file again")
+    return folder_from_environment(DATA_VARIABLE, "the published files")
 
 
 def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:

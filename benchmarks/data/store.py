@@ -16,8 +16,16 @@ import numpy as np
 from datasets import Dataset, disable_progress_bars, load_from_disk
 
 from benchmarks.data.corpus import TEST, TRAINING, Corpus, sizes
-from benchmarks.data.loading import get_dataset, load_rows, split_validation, to_records, unscorable_rows
-from benchmarks.data.overlap import exclude_questions, overlap_flags, questions
+from benchmarks.data.loading import (
+    exclude_questions,
+    get_dataset,
+    load_rows,
+    overlap_flags,
+    questions,
+    split_validation,
+    to_records,
+    unscorable_rows,
+)
 from benchmarks.data.records import DataError, Record, digest
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
@@ -198,16 +206,13 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         "unread": dropped,
         "overlaps": overlaps,
         "tokenizer": {**named.model_dump(mode="json", exclude_none=True), "size": len(tokenizer)},
-        "tokenised": _digest(tokenizer, *stored.values()),
+        # of all that training reads: a tokenizer in a folder may change under its name
+        "tokenised": json_digest(
+            [tokenizer.backend_tokenizer.to_str(), *(corpus.sha256 for corpus in stored.values())]
+        ),
         "tokens_per_epoch": int(stored["train"].lengths.sum()),
     }
     write_json(folder / DONE, done)
-
-
-def _digest(tokenizer: Tokenizer, *corpora: Corpus) -> str:
-    """Return a digest of all that training reads. A tokenizer in a folder may change under its name."""
-    parts = [tokenizer.backend_tokenizer.to_str(), *(corpus.sha256 for corpus in corpora)]
-    return json_digest(parts)
 
 
 def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int, path: Path) -> Corpus:

@@ -110,7 +110,7 @@ def published(name: str, revision: str | None = None) -> PreTrainedTokenizerFast
     fix = "log in to the hub, or name a folder with all of its files"
     if known and known.folder:
         fix = f"set {known.folder} to a folder with all of its files, from {known.hub} on the hub"
-        if folder := folder_from_environment(known.folder, f"{name}'s files", DataError):
+        if folder := folder_from_environment(known.folder, f"{name}'s files"):
             place, wanted = str(folder), "main"
     tokenizer = read_tokenizer(place, wanted, f"to fix the study's `tokenizer: {{pretrained: {name}}}`, {fix}")
     if known and len(tokenizer) != known.size:
@@ -125,13 +125,13 @@ def published(name: str, revision: str | None = None) -> PreTrainedTokenizerFast
 
 
 def read_tokenizer(place: str | Path, revision: str, fix: str) -> PreTrainedTokenizerFast:
-    """Read a tokenizer from a folder or the hub. Raise :class:`DataError`, which ends with the remedy ``fix``, if it
+    """Read a tokenizer from a folder or the hub. Raise :class:`InputError`, which ends with the remedy ``fix``, if it
     cannot be read, or has special tokens only: transformers makes such a one where the files of a vocabulary lack."""
     from transformers import AutoTokenizer
 
     if Path(place).is_dir():
         for path in sorted(Path(place).glob("*.json")):
-            content = parse_json(read_text(path, fix, DataError), str(path), fix, DataError)
+            content = parse_json(read_text(path, fix), str(path), fix)
             if not isinstance(content, dict):
                 raise DataError(f"{path}: must be a JSON object, not {shortened(content)}; {fix}")
     try:

@@ -30,8 +30,7 @@ from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import get_dataset, load_records, load_tokenizer, make_tokenizer, open_corpus, store
 from benchmarks.data.corpus import spread_over
-from benchmarks.data.loading import dataset_with, split_validation, to_records
-from benchmarks.data.overlap import exclude_questions
+from benchmarks.data.loading import dataset_with, exclude_questions, split_validation, to_records
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sources import Generated
 from benchmarks.data.tokenizers import PUBLISHED, encode_questions, encode_texts
@@ -131,7 +130,7 @@ def expected_lengths(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     if isinstance(dataset, Generated) or dataset.in_folder("train"):
         try:
             return _published(data, tokenizer)
-        except DataError as error:  # files in the folder that cannot be used
+        except InputError as error:  # files in the folder that cannot be used
             if isinstance(dataset, Generated):
                 raise
             log.warning("lengths are assumed, because the published rows cannot be read: %s", error)

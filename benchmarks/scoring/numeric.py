@@ -27,7 +27,7 @@ class Number(Scorer):
 
     def score(self, text: str, asked: Reference) -> Score:
         """Judge a generated text. If it has no number, it is wrong."""
-        found, gold = _first(text), read(asked.answer)
+        found, gold = _first_of(*behind_marker(text)), read(asked.answer)
         if found is None:
             return Score(None, correct=False, strict=False)
         right = gold is not None and _equal(found.value, gold.value)
@@ -38,14 +38,10 @@ class Number(Scorer):
         return value_of(extracted) or extracted
 
 
-def _first(text: str) -> Written | None:
-    """Return the first number after the last marker, or the last number if there is no marker. An expression, which is
-    no number, is taken as it is written."""
-    return _first_of(*behind_marker(text))
-
-
 @lru_cache(1 << 16)  # answers repeat, although the chains before them do not
 def _first_of(tail: str, marked: bool) -> Written | None:
+    """Return the first number behind a marker, or the last of a text without one. An expression, which is no number, is
+    taken as it is written."""
     found = numbers(tail)
     return next(found, None) if marked else next(iter(deque(found, maxlen=1)), None)
 

@@ -14,7 +14,6 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
-from fractions import Fraction
 from itertools import pairwise
 
 from benchmarks.scoring.base import MARKED, Reference, Score, Scorer, integers, split_answer, states
@@ -170,7 +169,7 @@ def walk(line: str, numbers: tuple[int, ...]) -> tuple[str, list[int]] | None:
 
 def _true(a: int, sign: str, b: int, result: int) -> bool:
     if sign == "/":
-        return b != 0 and Fraction(a, b) == result
+        return b != 0 and a == b * result
     return {"+": a + b, "-": a - b, "*": a * b}[sign] == result
 
 

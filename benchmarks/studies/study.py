@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from benchmarks.files import exists, folder_from_environment
+from benchmarks.files import folder_from_environment
 from benchmarks.studies.micro_batches import on_gpus, requested_gpus
 from benchmarks.studies.paths import TAKEN
 from benchmarks.studies.runs import RunSpec, override_training, run_id
@@ -119,7 +119,7 @@ class Study(Strict):
 
     def _outputs_file(self, name: str) -> Path | None:
         found, home = IN_FOLDER.fullmatch(name), Path(self._file).parent if self._file else STUDIES
-        folder = folder_from_environment(found[1], "outputs", StudyError) if found else home
+        folder = folder_from_environment(found[1], "outputs") if found else home
         if folder is None:
             return None
         path = folder / (found[2] if found else name)
@@ -259,7 +259,7 @@ class Study(Strict):
     def _others(self) -> tuple[Study, ...]:
         try:
             return tuple(map(load_study, self.shares))
-        except StudyError as error:
+        except InputError as error:
             raise StudyError(f"`shares`: {error}") from error
 
     def setting(self, block: Block, row: Row) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def require_run(study: Study, called: str, run: str) -> None:
 def study_path(name: str) -> Path:
     """Return the YAML file of a study, given its name or a path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else STUDIES / f"{name}.yaml"
-    if not exists(path):
+    if not os.path.lexists(path):  # what a link to nothing is, its reader says
         near, known = suggestion(path.stem, shipped()), ", ".join(shipped())
         raise StudyError(f"no study at {path}{near} (give the path of a YAML file, or one of: {known})")
     return path

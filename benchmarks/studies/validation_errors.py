@@ -116,7 +116,7 @@ StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.012
 
 def study_content(path: Path) -> Any:
     """Return the content of a study's file, not yet validated."""
-    text = read_text(path, "a study is a YAML file in UTF-8", StudyError)
+    text = read_text(path, "a study is a YAML file in UTF-8")
     try:
         return yaml.load(text, StudyLoader)
     except yaml.YAMLError as error:

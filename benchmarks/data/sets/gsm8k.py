@@ -1,10 +1,13 @@
-"""GSM8K, and GSM8K-Aug: its questions and many alike, with equations or with sentences as steps."""
+"""GSM8K, and GSM8K-Aug: its questions and many alike, with equations or with sentences as steps. The validation split
+of GSM8K-Aug stands in GSM8K's training split."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from benchmarks.data.cards import Card, File, Hub
-from benchmarks.data.records import DataError, Raw, number_text
-from benchmarks.data.sources import DataSet, Fields, icot_lines, json_lines
+from benchmarks.data.records import DataError, Raw, normalise, number_text
+from benchmarks.data.sources import DataSet, Fields, Generated, icot_lines, json_lines
 
 COBBE = """@article{cobbe2021gsm8k, title={Training Verifiers to Solve Math Word Problems},
  author={Cobbe, Karl and Kosaraju, Vineet and Bavarian, Mohammad and Chen, Mark and Jun, Heewoo and Kaiser, Lukasz and
@@ -127,6 +130,20 @@ GSM8K_AUG_TEXT = Card(
     ragged=True,
 )
 
+GSM8K_HELD_OUT = Card(
+    name="gsm8k_held_out",
+    title="GSM8K (held out)",
+    source="https://github.com/openai/grade-school-math, by the questions of GSM8K-Aug's validation split",
+    revision="3101c7d",
+    licence="MIT",
+    citation=COBBE,
+    forms=("equation", "text"),
+    counts={"test": 500},
+    records={"test": "6431ac7c4c647d9fed916f6109220595da92836959ab598f87ce7b86c1e2c60f"},
+    notes="Read from GSM8K's training split and from gsm8k_aug/valid.txt, in the folder that MARCOS_BENCH_DATA names. "
+    "A study that validates on them (`validation_set`) leaves them out of its training data.",
+)
+
 
 def gsm8k(row: Fields) -> Raw:
     solution, mark, answer = row["answer"].rpartition("####")
@@ -145,9 +162,20 @@ def aug_line(row: Fields) -> str:
     return f"{row['question'].strip()}||{gsm8k_aug(row).solution} #### {str(row['answer']).strip()}"
 
 
+PUBLISHED = DataSet(GSM8K, json_lines, gsm8k)
+AUGMENTED = DataSet(GSM8K_AUG, icot_lines, gsm8k_aug, aug_line)
+
+
+def held_out(split: str) -> Iterator[Raw]:
+    """Yield the rows of GSM8K's training split whose questions validate GSM8K-Aug."""
+    questions = {normalise(row.question) for row in AUGMENTED.rows("validation")}
+    return (row for row in PUBLISHED.rows("train") if normalise(row.question) in questions)
+
+
 DATASETS = (
-    DataSet(GSM8K, json_lines, gsm8k),
-    DataSet(GSM8K_AUG, icot_lines, gsm8k_aug, aug_line),
+    PUBLISHED,
+    AUGMENTED,
     DataSet(GSM8K_AUG_FIRST3000, icot_lines, gsm8k_aug),
     DataSet(GSM8K_AUG_TEXT, json_lines, gsm8k_aug),
+    Generated(GSM8K_HELD_OUT, held_out, derived=((PUBLISHED, "train"), (AUGMENTED, "validation"))),
 )
