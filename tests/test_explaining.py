@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.analysis.explaining import Question, explain
-from benchmarks.analysis.nearest_tokens import TokenEmbeddings, token_embeddings
+from benchmarks.analysis.explaining import Question, TokenEmbeddings, explain, token_embeddings
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.evaluation.inference import decoding_of
 from benchmarks.studies.paths import Paths
