@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def explain_run(model: TrainedModel, question: Question) -> Explanation:
         heading, ids = f"{test.name} {test.ids[0]}: {test.texts[0]}\nGold answer: {test.answers[0]}", test.questions
     decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
     responses = model.generate(ids, decoding, trace=True)
-    tokens = TokenEmbeddings.of(model.method, model.tokenizer)
+    tokens = TokenEmbeddings(token_embeddings(model.method), model.tokenizer)
     latents = {name: values[0] for name, values in responses.trace.items()}
     if latents:
         latents["median_token_norm"] = np.float32(tokens.median_norm)
@@ -181,16 +182,14 @@ def active_dimensions(latents: np.ndarray, spec: RunSpec) -> list[str]:
 
 @dataclass(frozen=True)
 class TokenEmbeddings:
-    """The input embeddings (V, d) of the model that speaks, and their norms (V,)."""
+    """The input embeddings (V, d) of the model that speaks."""
 
     vectors: Tensor
-    norms: Tensor
     tokenizer: PreTrainedTokenizerBase
 
-    @classmethod
-    def of(cls, method: Method, tokenizer: PreTrainedTokenizerBase) -> TokenEmbeddings:
-        vectors = token_embeddings(method)
-        return cls(vectors, vectors.norm(dim=-1), tokenizer)
+    @cached_property
+    def norms(self) -> Tensor:
+        return self.vectors.norm(dim=-1)
 
     @property
     def median_norm(self) -> float:

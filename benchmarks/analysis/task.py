@@ -68,7 +68,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
         examples, found_digits = corpus.examples(range(len(corpus))), None
         if (encoded := model.encode(examples)) is not None:
             frames |= _draws(model, examples, encoded, tests[0], decoding, name)
-            if test := next(filter(is_summation, tests), None):
+            if (test := next(filter(is_summation, tests), None)) is not None:
                 found_digits = _digits(model, examples, encoded, test, decoding, frames)
         files = {key: write_parquet(path.with_name(f"{key}.parquet"), frame) for key, frame in frames.items()}
         record = {
