@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.analysis import task
 from benchmarks.analysis.dimensions import digits_of
 from benchmarks.analysis.interventions import changes, clique_effects, marked_changes, parse_dims
-from benchmarks.analysis.records import Analysis, analysed, analyses, read_analysis, record_path
+from benchmarks.analysis.records import Analysis, analysed, read_analysis, record_path
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.checkpoints import save_weights
 from benchmarks.data import decode, open_corpus, prepare
@@ -240,16 +240,16 @@ def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Ana
     assert read().record.weights_sha256 is None
 
 
-def test_an_analysis_that_cannot_be_used_is_named_and_left_out(
-    analysis: Analysis, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = study()
-    assert analyses(own, tmp_path) == [] and not caplog.messages, "one that is not there yet is no news"
+def test_an_analysis_that_cannot_be_used_is_refused(analysis: Analysis, tmp_path: Path) -> None:
+    read = partial(read_analysis, analysis.block, analysis.row, analysis.spec, tmp_path)
+    with pytest.raises(BrokenRecord, match=f"run `marcos-bench analyse small {RUN}`"):
+        read()
     path = record_path(tmp_path, analysis.spec)
     write_json(path, read_json(analysis.folder / "analysis.json"))
-    assert [found.spec.id for found in analyses(own, tmp_path)] == [RUN] and not caplog.messages
+    assert read().spec.id == RUN
     path.write_text("cut", encoding="utf-8")
-    assert analyses(own, tmp_path) == [] and "analysis.json, line 1: broken JSON" in caplog.text
+    with pytest.raises(BrokenRecord, match=r"analysis\.json, line 1: broken JSON"):
+        read()
 
 
 def test_a_run_is_analysed_while_it_is_answered_with_and_timed(results: Path, tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.analysis.explaining import Question, explain
-from benchmarks.analysis.nearest_tokens import TokenEmbeddings, token_embeddings
+from benchmarks.analysis.explaining import Question, TokenEmbeddings, explain, token_embeddings
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.evaluation.inference import decoding_of
 from benchmarks.studies.paths import Paths
@@ -122,7 +121,7 @@ class Letters:
 
 def test_latents_are_described_by_nearest_token_and_relative_norm() -> None:
     vectors = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-9.0, 0.0], [3.0, -4.0]])  # norms 2, 2, 9, 5: the median is 3.5
-    words = TokenEmbeddings(vectors, vectors.norm(dim=-1), Letters())  # type: ignore[arg-type]
+    words = TokenEmbeddings(vectors, Letters())  # type: ignore[arg-type]
     latents = np.array([[0.7, 0.0], [0.0, 0.0], [1.0, 350.0], [3.0, -4.0]], dtype=np.float32)
     assert words.median_norm == 3.5
     assert words.described(latents) == [r"a (0.2) b (100) \n (1.43)"], "zeros are padding"

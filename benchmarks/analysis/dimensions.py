@@ -138,11 +138,17 @@ def explained_variance(latents: np.ndarray, groups: np.ndarray) -> list[float | 
     for values, group in zip(latents.swapaxes(0, 1), groups.T, strict=False):
         frame = pd.DataFrame(values)
         grouped = frame.groupby(group)
-        within, free = (frame - grouped.transform("mean")).pow(2).to_numpy().sum(), len(frame) - grouped.ngroups
+        within = (frame - grouped.transform("mean")).pow(2).to_numpy().sum()
         total = (frame - frame.mean()).pow(2).to_numpy().sum()
-        usable = total > 0 and free > 0
-        found.append(float(1 - (within / free) / (total / (len(frame) - 1))) if usable else None)
+        found.append(adjusted_r_squared(within, total, len(frame), grouped.ngroups))
     return found
+
+
+def adjusted_r_squared(within: float, total: float, samples: int, parameters: int) -> float | None:
+    """Return the share of a ``total`` sum of squares that a model with so many parameters explains, or None where it is
+    not defined. ``within``: the sum of squares that it leaves."""
+    free = samples - parameters
+    return float(1 - (within / free) / (total / (samples - 1))) if total > 0 and free > 0 else None
 
 
 def consistent_after(steps: list[str], step: int) -> bool:

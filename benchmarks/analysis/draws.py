@@ -9,14 +9,13 @@ from it. If a draw lies between the codes that training has seen, they may take 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.analysis.dimensions import explained_variance
+from benchmarks.analysis.dimensions import adjusted_r_squared, explained_variance
 from benchmarks.data import TestSet, decode
 from benchmarks.data.tokenizers import encode_texts, question_text
 from benchmarks.evaluation.inference import batches_by_length
@@ -88,9 +87,8 @@ def explained_by_question(latents: np.ndarray, questions: Sequence[Sequence[int]
     found: list[float | None] = []
     for values in latents.swapaxes(0, 1).astype(float):
         fitted, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
-        within, free = float(((values - design @ fitted) ** 2).sum()), len(values) - int(rank)
-        total = float(((values - values.mean(0)) ** 2).sum())
-        found.append(1 - (within / free) / (total / (len(values) - 1)) if total > 0 and free > 0 else None)
+        within, total = ((values - design @ fitted) ** 2).sum(), ((values - values.mean(0)) ** 2).sum()
+        found.append(adjusted_r_squared(within, total, len(values), int(rank)))
     return found
 
 
@@ -144,11 +142,11 @@ def reread(model: TrainedModel, test: TestSet, answered: Responses, name: str) -
 def spoken_from(model: TrainedModel, questions: Sequence[Sequence[int]], latents: np.ndarray) -> list[list[str]]:
     """Return the texts of all steps that given R (N, K, D) leads to."""
     settings = model.spec.evaluation
-    decoding = Decoding(max_new_tokens=settings.max_new_tokens)
     found: list[list[str]] = [[]] * len(questions)
     for indices in batches_by_length(questions, settings.batch_size):  # R belongs to the questions of a batch
         encoded = torch.from_numpy(latents[indices]).to(model.method.device)
-        some = model.generate([questions[i] for i in indices], replace(decoding, encoded=encoded))
+        decoding = Decoding(max_new_tokens=settings.max_new_tokens, encoded=encoded)
+        some = model.generate([questions[i] for i in indices], decoding)
         for index, steps in zip(indices, some.steps, strict=True):
             found[index] = steps
     return found

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.table import Column, Table
 from rich.text import Text
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from benchmarks.analysis.interventions import require_test
-from benchmarks.analysis.nearest_tokens import TokenEmbeddings
 from benchmarks.analysis.responses import Responses, TrainedModel
 from benchmarks.console import console
 from benchmarks.data import TestSet
@@ -22,9 +25,11 @@ from benchmarks.scoring import Score
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, StudyError
+from methods.base import Method
 from methods.errors import InputError
 
 ACTIVE = 8  # active dimensions of a step that are shown at most
+SHOWN = 8  # latents of a step that are shown at most
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def explain_run(model: TrainedModel, question: Question) -> Explanation:
         heading, ids = f"{test.name} {test.ids[0]}: {test.texts[0]}\nGold answer: {test.answers[0]}", test.questions
     decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
     responses = model.generate(ids, decoding, trace=True)
-    tokens = TokenEmbeddings.of(model.method, model.tokenizer)
+    tokens = TokenEmbeddings(token_embeddings(model.method), model.tokenizer)
     latents = {name: values[0] for name, values in responses.trace.items()}
     if latents:
         latents["median_token_norm"] = np.float32(tokens.median_norm)
@@ -170,3 +175,48 @@ def active_dimensions(latents: np.ndarray, spec: RunSpec) -> list[str]:
         shown = " ".join(f"{dim}:{step[dim]:.2f}" for dim in order[:ACTIVE])
         lines.append(f"{number}. {shown}{' ...' if len(order) > ACTIVE else ''}" if order else f"{number}. none")
     return lines
+
+
+# ---- latents beside token embeddings
+
+
+@dataclass(frozen=True)
+class TokenEmbeddings:
+    """The input embeddings (V, d) of the model that speaks."""
+
+    vectors: Tensor
+    tokenizer: PreTrainedTokenizerBase
+
+    @cached_property
+    def norms(self) -> Tensor:
+        return self.vectors.norm(dim=-1)
+
+    @property
+    def median_norm(self) -> float:
+        return float(np.median(self.norms.numpy()))
+
+    def described(self, latents: np.ndarray) -> list[str]:
+        """Return the nearest token of each latent with its norm in median norms of tokens: one line for (n, d), one
+        line per step for (steps, n, d). Zero vectors are padding and left out."""
+        if latents.ndim == 3:
+            return [f"{i}. {self.described(step)[0]}" for i, step in enumerate(latents, 1)]
+        shown = torch.from_numpy(latents[:SHOWN])
+        shown = shown[shown.norm(dim=-1) > 0]
+        lengths = (shown.norm(dim=-1) / self.median_norm).tolist()
+        tokens = (repr(self.tokenizer.decode([token]))[1:-1] for token in self.nearest(shown))
+        more = " ..." if len(latents) > SHOWN else ""
+        return [" ".join(f"{token} ({length:.3g})" for token, length in zip(tokens, lengths, strict=True)) + more]
+
+    def nearest(self, latents: Tensor) -> list[int]:
+        """Return the tokens that are nearest to (n, d) latents by cosine."""
+        # The products are divided instead of the embeddings: at 0.5B a normalised copy of these takes 0.5 GB
+        return (latents @ self.vectors.T / self.norms.clamp(min=1e-12)).argmax(-1).tolist()
+
+
+def token_embeddings(method: Method) -> Tensor:
+    """Return the (V, d) input embeddings of the model that speaks, without the markers that methods add."""
+    models: Iterator[PreTrainedModel] = (m for m in method.modules() if isinstance(m, PreTrainedModel))
+    speaking = next(model for model in models if model.get_output_embeddings() is not None)
+    embeddings = speaking.get_input_embeddings()
+    assert isinstance(embeddings, torch.nn.Embedding)
+    return embeddings.weight.detach().float().cpu()[: method.vocabulary.size]

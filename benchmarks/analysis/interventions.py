@@ -79,11 +79,13 @@ def changes(frame: pd.DataFrame, questions: dict[str, str], show: int) -> Render
 
 
 def marked_changes(before: str, after: str) -> tuple[Text, Text]:
-    """Return two texts in which the parts that only one of them has are coloured."""
+    """Return two texts in which the words, blanks and signs that only one of them has are coloured."""
+    old, new = (re.findall(r"\s+|\d+|\w+|.", text, re.DOTALL) for text in (before, after))
     texts = Text(), Text()
-    for shared, old, new in differences(before, after):
-        for text, part, style in zip(texts, (old, new), ("red", "bold green"), strict=True):
-            text.append(part, style="" if shared else style)
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        styles = ("", "") if tag == "equal" else ("red", "bold green")
+        for text, part, style in zip(texts, (old[a:b], new[c:d]), styles, strict=True):
+            text.append("".join(part), style=style)
     return texts
 
 
@@ -151,10 +153,3 @@ def clique_effects(analysis: Analysis) -> pd.DataFrame:
     values = dict(zip(rows["setting"], rows["value"], strict=True))
     found = effects(rows)
     return found.assign(value=[float(values[setting]) for setting in found["setting"]])
-
-
-def differences(before: str, after: str) -> list[tuple[bool, str, str]]:
-    """Cut two texts into words, blanks and signs. Return parts: (whether shared, the first's, the second's)."""
-    old, new = (re.findall(r"\s+|\d+|\w+|.", text, re.DOTALL) for text in (before, after))
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    return [(tag == "equal", "".join(old[a:b]), "".join(new[c:d])) for tag, a, b, c, d in matcher.get_opcodes()]

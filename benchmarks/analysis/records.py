@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,8 +16,6 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
 from benchmarks.studies.study import Study
-
-log = logging.getLogger(__name__)
 
 
 class EncodingRecord(BaseModel):
@@ -79,19 +76,6 @@ def analysed(study: Study, every_row: bool = False) -> list[tuple[Block, Row, Ru
         runs = [(row, study.sources[run.id]) for row in rows for run in study.trainings(block.id, row.id)[:1]]
         steerable = [(block, row, spec) for row, spec in runs if spec.steerable_latents]
         found += steerable if every_row else steerable[:1]
-    return found
-
-
-def analyses(study: Study, results: Path) -> list[Analysis]:
-    """Return the analyses of the runs that figures are drawn from, as far as they exist and are up to date."""
-    found = []
-    for block, row, spec in analysed(study):
-        if not record_path(results, spec).is_file():
-            continue
-        try:
-            found.append(read_analysis(block, row, spec, results))
-        except BrokenRecord as error:
-            log.warning("%s", error)
     return found
 
 

@@ -29,7 +29,7 @@ from benchmarks.analysis.majority_vote import MEAN
 from benchmarks.analysis.records import record_path
 from benchmarks.analysis.responses import Responses, TrainedModel, evenly
 from benchmarks.console import Progress
-from benchmarks.data import TestSet, decode, open_corpus
+from benchmarks.data import Corpus, TestSet, decode, open_corpus
 from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import answer, decoding_of
 from benchmarks.files import write_json, write_parquet
@@ -38,6 +38,7 @@ from benchmarks.processes.locks import RunLock
 from benchmarks.scoring.scorers import reads_steps, score_texts, scorer_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
+from methods.base import Example
 from methods.errors import InputError
 from methods.generation import Decoding, Intervention
 
@@ -55,7 +56,8 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
         tests = [model.test(test, spec.analysis.questions) for test in spec.evaluation.tests]
         responses = [model.generate(test.questions, decoding, trace=True) for test in tests]
-        latents, source = _latents(model, tests, responses, name)
+        corpus = open_corpus(model.data, "validation")
+        latents, source = _latents(model, corpus, tests, responses, name)
         values = np.stack(latents["values"].tolist())
         found = patterns(values, spec.analysis)
         frames = {
@@ -63,8 +65,11 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "interventions": _interventions(model, tests, responses, decoding, found),
             "samples": _samples(model, tests),
         }
-        frames |= _draws(model, tests[0], decoding, name)
-        extra = _digits(model, tests, decoding, frames)
+        examples, found_digits = corpus.examples(range(len(corpus))), None
+        if (encoded := model.encode(examples)) is not None:
+            frames |= _draws(model, examples, encoded, tests[0], decoding, name)
+            if (test := next(filter(is_summation, tests), None)) is not None:
+                found_digits = _digits(model, examples, encoded, test, decoding, frames)
         files = {key: write_parquet(path.with_name(f"{key}.parquet"), frame) for key, frame in frames.items()}
         record = {
             "run": spec.id,
@@ -76,7 +81,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "active": int((found.frequency > 0).sum()),
             "frequent": found.frequent,
             "clique": found.clique,
-            **extra,
+            "encoding": found_digits,
             "files": files,
             "seconds": time.perf_counter() - clock,
             "environment": with_hardware(made),
@@ -86,12 +91,11 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
 
 
 def _latents(
-    model: TrainedModel, tests: list[TestSet], responses: list[Responses], name: str
+    model: TrainedModel, corpus: Corpus, tests: list[TestSet], responses: list[Responses], name: str
 ) -> tuple[pd.DataFrame, Literal["encoded", "drawn"]]:
     """Return one row per question and step with all values of that step, and their origin: training's encoding of the
     written steps of validation questions (as many as there are test questions), which is what the paper looks at, or
     draws for the test questions if a method encodes nothing."""
-    corpus = open_corpus(model.data, "validation")
     count = min(len(corpus), sum(map(len, tests)))
     examples = corpus.examples(evenly(len(corpus), count))
     encoded = model.encode(examples)
@@ -145,16 +149,13 @@ def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _draws(model: TrainedModel, test: TestSet, decoding: Decoding, name: str) -> dict[str, pd.DataFrame]:
-    """Return what training's encoding of validation solutions carries and does, and how the draws that a test's answers
-    are made from are read; nothing if a method encodes nothing, or groups steps, so that their draws are mixed."""
-    corpus = open_corpus(model.data, "validation")
-    examples = corpus.examples(range(len(corpus)))
-    first = model.encode(examples[:1])
-    if first is None or max(len(example.steps) for example in examples) >= first.shape[1]:
+def _draws(
+    model: TrainedModel, examples: Sequence[Example], latents: np.ndarray, test: TestSet, decoding: Decoding, name: str
+) -> dict[str, pd.DataFrame]:
+    """Return what ``latents``, training's encoding of validation solutions, carry and do, and how the draws that a
+    test's answers are made from are read; nothing if a method groups steps, so that their draws are mixed."""
+    if max(len(example.steps) for example in examples) >= latents.shape[1]:
         return {}
-    latents = model.encode(examples)
-    assert latents is not None
     scorer, text = scorer_of(model.spec.data.train), partial(decode, model.tokenizer)
     steps = solution_texts(examples, latents.shape[1], text)
     drawn = draws(scorer, steps, references(model, examples))
@@ -167,31 +168,27 @@ def _draws(model: TrainedModel, test: TestSet, decoding: Decoding, name: str) ->
 
 
 def _digits(
-    model: TrainedModel, tests: list[TestSet], decoding: Decoding, frames: dict[str, pd.DataFrame]
+    model: TrainedModel,
+    examples: Sequence[Example],
+    latents: np.ndarray,
+    test: TestSet,
+    decoding: Decoding,
+    frames: dict[str, pd.DataFrame],
 ) -> dict[str, Any]:
-    """Find out which dimension stands for which digit, and whether setting it steers, if a test set is Random
-    Summation. Return the result for the record, and add the frame ``encoding`` to ``frames``, and ``steering`` if some
-    digit has a dimension of its own. Validation data tell the dimensions: predicted latents are a blur of all ten."""
-    for test in filter(is_summation, tests):
-        corpus = open_corpus(model.data, "validation")
-        examples = corpus.examples(range(len(corpus)))
-        latents = model.encode(examples)
-        if latents is None:
-            continue
-        text = partial(decode, model.tokenizer)
-        digits = digits_of(examples, text)
-        explained = {
-            "digit": explained_variance(latents, digits),
-            "level": explained_variance(latents, levels_of(examples, text)),
-        }
-        encoded = encoding(latents, digits, model.spec.analysis.active_above)
-        lines = [
-            (digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)
-        ]
-        frames["encoding"] = pd.DataFrame(lines, columns=["digit", "dim", "mean"])
-        steering = steer(model, test, decoding, encoded, latents.shape[1])
-        if len(steering):
-            frames["steering"] = steering
-        found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": explained}
-        return {"encoding": {"test": test.name, **found}}
-    return {"encoding": None}
+    """Find out which dimension stands for which digit of Random Summation, and whether setting it steers. Return the
+    result for the record, and add the frame ``encoding`` to ``frames``, and ``steering`` if some digit has a dimension
+    of its own. Validation data tell the dimensions: predicted latents are a blur of all ten."""
+    text = partial(decode, model.tokenizer)
+    digits = digits_of(examples, text)
+    explained = {
+        "digit": explained_variance(latents, digits),
+        "level": explained_variance(latents, levels_of(examples, text)),
+    }
+    encoded = encoding(latents, digits, model.spec.analysis.active_above)
+    lines = [(digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)]
+    frames["encoding"] = pd.DataFrame(lines, columns=["digit", "dim", "mean"])
+    steering = steer(model, test, decoding, encoded, latents.shape[1])
+    if len(steering):
+        frames["steering"] = steering
+    found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": explained}
+    return {"test": test.name, **found}

@@ -110,13 +110,8 @@ class ParetoFigure(FigureBuilder):
 
 def _front(group: pd.DataFrame) -> list[int]:
     """Return the indices of the lines on the Pareto front, cheapest first: each is more accurate than all before it."""
-    kept, best = [], -1.0
-    ordered = group.sort_values(["value", "accuracy"], ascending=[True, False])
-    for index, accuracy in zip(ordered.index.tolist(), ordered["accuracy"].tolist(), strict=True):
-        if accuracy > best:
-            kept.append(index)
-            best = accuracy
-    return kept
+    accuracy = group.sort_values(["value", "accuracy"], ascending=[True, False])["accuracy"]
+    return accuracy.index[accuracy > accuracy.cummax().shift(fill_value=-1.0)].tolist()
 
 
 class StepsFigure(FigureBuilder):

@@ -29,38 +29,36 @@ def environments(records: StudyRecords) -> list[dict[str, Any]]:
     return environments + earlier
 
 
-def kernels_of(run: RunRecords) -> dict[str, None]:
-    """Return the kernels and CPUs that a run was trained and answered with, as the keys of a dict; none on a GPU."""
+def kernels_of(run: RunRecords) -> list[str]:
+    """Return the distinct kernels and CPUs that a run was trained and answered with; none on a GPU."""
     tasks = [record for record in (run.train, run.evaluate) if record]
-    return dict.fromkeys(text for record in tasks if (text := describe(record.environment)))
+    return list(dict.fromkeys(text for record in tasks if (text := describe(record.environment))))
 
 
 def provenance(records: StudyRecords) -> dict[str, str]:
-    """Return the labels and texts of a table's footer."""
+    """Return the labels and texts of a table's footer; those that do not apply are left out."""
 
     def versions(environment: dict[str, Any]) -> str:
         return ", ".join(f"{name} {environment[name]}" for name in VERSIONS if environment.get(name))
 
     study, found = records.study, environments(records)
     decodings = [f"{name}: {spec.seeds} where anything is drawn" for name, spec in study.evaluation.decodings.items()]
-    lines = {"Study": f"{study.name}. {study.description}".strip()}
-    if study.deviations:
-        lines["Departures from the paper"] = "; ".join(study.deviations)
     timed = f", {study.timing_threads} in timing" if study.timing else ""
-    if study.shares:
-        shared = "; ".join(f"{', '.join(runs)} ({other})" for other, runs in study.shared.items())
-        lines["Runs of another study"] = shared or "none"
+    shared = "; ".join(f"{', '.join(runs)} ({other})" for other, runs in study.shared.items())
     # Older records name neither kernels nor a hash of the code
     kernels = _distinct(text for one in found if "kernels" in one and (text := describe(one)))
     codes = {id: {one.environment.get("code") for one in run.tasks.values()} for id, run in records.runs.items()}
     edited = [id for id, of_run in codes.items() if len(of_run - {None}) > 1]
-    lines |= {
+    lines = {
+        "Study": f"{study.name}. {study.description}".strip(),
+        "Departures from the paper": "; ".join(study.deviations),
+        "Runs of another study": (shared or "none") if study.shares else "",
         "Model": "; ".join(_models(study)),
         "Hardware": _distinct(map(hardware, found)) or "unknown",
-        **({"Kernels": kernels} if kernels else {}),
+        "Kernels": kernels,
         "Versions": _distinct(map(versions, found)) or "unknown",
         "Commit": _distinct(map(commit_of, found)) or "unknown",
-        **({"Edited between stages": f"the method of {', '.join(edited)}: run them again"} if edited else {}),
+        "Edited between stages": f"the method of {', '.join(edited)}: run them again" if edited else "",
         "Engine": "; ".join(_grouped(study, lambda spec: on_engine(spec.engine))),
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
         "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
@@ -71,7 +69,7 @@ def provenance(records: StudyRecords) -> dict[str, str]:
         if budgets := "; ".join(_grouped(study, partial(_budget, records, block.id))):
             count = f"{data['counts']['train']:,} examples; " if "counts" in data else ""
             lines[f"Training, {block.id}"] = count + budgets
-    return lines
+    return {label: text for label, text in lines.items() if text}
 
 
 def in_short(records: StudyRecords) -> str:

@@ -249,14 +249,22 @@ def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]
         why = [text for stage, text in records.runs[run].problems.items() if stage != "evaluate"]
         problems += [f"its warm start {run}: {text}" for text in why]
     nothing = len(record.problems) == len(records.study.sources[spec.id].tasks)
-    status = "done" if not problems else "not run" if nothing else "partial"
-    shared = {"block": spec.block, "row": spec.row, "method": spec.method, "seed": spec.seed, "run": spec.id}
-    shared |= {"shown": True, "status": status, "reason": "; ".join(problems) or None}
     trained = [records.runs[run] for run in runs]
     stages = [stage for run in trained if run.train for stage in run.train.stages]
     warnings = dict.fromkeys(text for stage in stages for text in stage.warnings)
-    shared |= _training(trained) | {"warning": "; ".join(warnings) or None}
-    shared |= {"dead_latents": any(stage.dead_latents for stage in stages) if stages else None}
+    shared = {
+        "block": spec.block,
+        "row": spec.row,
+        "method": spec.method,
+        "seed": spec.seed,
+        "run": spec.id,
+        "shown": True,
+        "status": "done" if not problems else "not run" if nothing else "partial",
+        "reason": "; ".join(problems) or None,
+        "warning": "; ".join(warnings) or None,
+        "dead_latents": any(stage.dead_latents for stage in stages) if stages else None,
+        **_training(trained),
+    }
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
             timed = _timing(record, test) if decoding == "default" else {}  # the timing stage uses no other decoding
@@ -275,14 +283,14 @@ def _training(chain: list[RunRecords]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     trained = [records.train for records in chain if records.train]
     timed = [records.time.train for records in chain if records.time]
-    if chain[0].train:
-        values |= {"parameters": chain[0].train.parameters}
-        values |= {"train_tokens_per_second": chain[0].train.tokens_per_second}
+    if own := chain[0].train:
+        values |= {"parameters": own.parameters, "train_tokens_per_second": own.tokens_per_second}
     if len(trained) == len(chain):
-        values |= {"train_wall_seconds": sum(record.wall_seconds for record in trained)}
+        values["train_wall_seconds"] = sum(record.wall_seconds for record in trained)
     if len(timed) == len(chain):
-        seconds = sum(phase.epoch_seconds for times in timed for phase in times.phases.values())
-        values |= {"train_epoch_seconds": seconds, "training_flops": sum(times.training_flops for times in timed)}
+        phases = [phase for times in timed for phase in times.phases.values()]
+        values["train_epoch_seconds"] = sum(phase.epoch_seconds for phase in phases)
+        values["training_flops"] = sum(times.training_flops for times in timed)
     return values
 
 

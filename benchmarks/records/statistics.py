@@ -28,6 +28,7 @@ FEWEST_TRAININGS = 3  # per row: with fewer, the variation between trainings is 
 # No ratio between two measurements of the same time was larger: the largest was 2.1, and 1.73 among 94 times of
 # `stories` and `small_3b` that were measured twice on an idle machine (half of them differed by at most 1.2)
 TIMES_DIFFER = 2.2
+PAIR = ["a", "b", "n", "difference", "p_value", "p_holm", "kind"]  # columns of a test of two rows
 
 
 @dataclass(frozen=True)
@@ -179,11 +180,11 @@ def family(pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> list[dict[str,
 
 
 def compare_rows(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Test all pairs of rows over the same questions: columns a, b, n, difference, p_value, p_holm, kind."""
+    """Test all pairs of rows over the same questions: a frame with the columns :data:`PAIR`."""
     pairs = list(itertools.combinations(rows, 2))
     tests = family([(rows[a], rows[b]) for a, b in pairs])
     lines = [{"a": a, "b": b, **test} for (a, b), test in zip(pairs, tests, strict=True)]
-    return pd.DataFrame(lines, columns=["a", "b", "n", "difference", "p_value", "p_holm", "kind"])
+    return pd.DataFrame(lines, columns=PAIR)
 
 
 def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, str]:

@@ -209,7 +209,7 @@ def _rank(correct: Mapping[Key, pd.DataFrame], corrected: Corrected) -> tuple[di
     """Return the rows' marks and all paired tests. A family of tests is the rows of a block on one test set, unless the
     study plans comparisons, which have ``corrected`` p-values."""
     marks: dict[Key, str] = {}
-    tables = [pd.DataFrame(columns=["block", "test"])]
+    lines: list[dict[str, Any]] = []
     for block, test, rows in _families(correct):
         pairs = statistics.compare_rows(rows)
         if corrected:
@@ -217,8 +217,8 @@ def _rank(correct: Mapping[Key, pd.DataFrame], corrected: Corrected) -> tuple[di
             pairs["p_holm"] = [corrected[block, test, frozenset(pair)] for pair in named]
         for row, mark in statistics.marks(rows, pairs).items():
             marks[Key(block, row, "default", test)] = mark
-        tables.append(pairs.assign(block=block, test=test))
-    return marks, pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+        lines += pairs.assign(block=block, test=test).to_dict("records")
+    return marks, pd.DataFrame(lines, columns=[*statistics.PAIR, "block", "test"])
 
 
 def _families(correct: Mapping[Key, pd.DataFrame]) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:

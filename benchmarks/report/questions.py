@@ -33,12 +33,10 @@ def questions(results: Path, study: str) -> list[dict[str, Any]]:
     rows = frame.loc[frame["shown"]].dropna(subset="run").drop_duplicates(["block", "row"])
     blocks = []
     for block, members in rows.groupby("block", sort=False):
-        pairs = zip(members["title"], members["run"], strict=True)
-        answers_of_rows = {
-            title.removeprefix("- "): found
-            for title, run in pairs
-            if (found := _answers(results, held, run)) is not None
-        }
+        answers_of_rows: dict[str, pd.DataFrame] = {}
+        for title, run in zip(members["title"], members["run"], strict=True):
+            if (found := _answers(results, held, run)) is not None:
+                answers_of_rows[title.removeprefix("- ")] = found
         if answers_of_rows:
             data = held.data.get(str(block), {})
             lines = _lines(list(answers_of_rows.values()), data, data_folder(results, study, str(block)))

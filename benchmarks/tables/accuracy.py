@@ -3,7 +3,7 @@ non-autoregressive decoding, and of methods that start from published checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from benchmarks.paper.numbers import Printed, paper_table
 from benchmarks.records import statistics
 from benchmarks.studies.specs import Block, Row
 from benchmarks.tables.base import PASSES, RANKS, TIE, TableBuilder, cell, difference, index_by
-from benchmarks.tables.markup import Cell, Column, Grid, Line
+from benchmarks.tables.markup import Cell, Column, Grid, Line, Section
 
 
 class AccuracyTable(TableBuilder):
@@ -23,7 +23,7 @@ class AccuracyTable(TableBuilder):
 
     def grids(self) -> list[Grid]:
         own = [column for test in self.test_names for column in self._columns(test)]
-        grids = [Grid(self.title, tuple(own), self._sections(self._line))]
+        grids = [Grid(self.title, own, self._sections(self._line))]
         if self.study.paper is None:
             columns = [
                 Column(name, group)
@@ -31,7 +31,7 @@ class AccuracyTable(TableBuilder):
                 for name in ("Acc (%)", "Δ")
             ]
             caption = "For reference: the paper's numbers, in the paper's setting, not this study's"
-            grids.append(Grid(caption, tuple(columns), self._sections(self._paper_line)))
+            grids.append(Grid(caption, columns, self._sections(self._paper_line)))
         return [*grids, self.questions()]
 
     def _columns(self, test: str) -> Iterator[Column]:
@@ -40,12 +40,13 @@ class AccuracyTable(TableBuilder):
         if self.study.paper:
             yield from (Column(name, group) for name in ("Paper (%)", "Paper Δ"))
 
-    def _sections(self, line: Any) -> tuple[tuple[str, tuple[Line, ...]], ...]:
-        return tuple(
-            (heading, tuple(line(block, row, rows[0]) for row in rows))
+    def _sections(self, line: Callable[[Block, Row, Row], Line]) -> list[Section]:
+        """Return sections of a block's rows, each row beside the first of its section."""
+        return [
+            (heading, [line(block, row, rows[0]) for row in rows])
             for block in self.study.blocks
             for heading, rows in self.rows(block)
-        )
+        ]
 
     def _line(self, block: Block, row: Row, first: Row) -> Line:
         title, cells = self.row_title(self.line(block, row)), []
@@ -57,11 +58,11 @@ class AccuracyTable(TableBuilder):
             cells += [self.accuracy(line), *difference(self._against_first.get((block.id, row.id, test)))]
             if self.study.paper:
                 cells += self._paper(block, row, first, test)
-        return Line(title, tuple(cells), row.indent)
+        return Line(title, cells, row.indent)
 
     def _paper_line(self, block: Block, row: Row, first: Row) -> Line:
         tests = paper_table(self.references[0]).tests
-        cells = tuple(cell for test in tests for cell in self._paper(block, row, first, test))
+        cells = [cell for test in tests for cell in self._paper(block, row, first, test)]
         return Line(Cell(self.study.row_title(row)), cells, row.indent)
 
     def _paper(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:

@@ -20,7 +20,7 @@ from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import Study
-from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
+from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, Section
 from methods.errors import InputError
 
 TIE = "="
@@ -67,10 +67,17 @@ def published_line(scores: PublishedScores) -> dict[str, Any]:
     """Return the line of scored outputs, with a note if some outputs or questions do not count."""
     lacks = [f"outputs for {scores.n:,} of {scores.of:,} questions"] if scores.n < scores.of else []
     lacks += [f"lines that match no question: {scores.unmatched:,}"] if scores.unmatched else []
-    line = scores.model_dump(include={"title", "test", "n", "n_distinct", "accuracy", "low", "high", "strict"})
-    line |= {"no_answer": scores.no_answer, "row": scores.title, "block": "", "decoding": "default", "mark": ""}
-    line |= {"source": PUBLISHED, "training_seeds": 0, "dead_trainings": 0}
-    return line | {"reason": f"{scores.file}: {'; '.join(lacks)}" if lacks else None}
+    numbers = {"n", "n_distinct", "accuracy", "low", "high", "strict", "no_answer"}
+    return scores.model_dump(include={"title", "test", *numbers}) | {
+        "source": PUBLISHED,
+        "block": "",
+        "row": scores.title,
+        "decoding": "default",
+        "mark": "",
+        "training_seeds": 0,
+        "dead_trainings": 0,
+        "reason": f"{scores.file}: {'; '.join(lacks)}" if lacks else None,
+    }
 
 
 def about_published(scores: PublishedScores) -> str:
@@ -192,8 +199,8 @@ class TableBuilder(ABC):
         return {}
 
     def document(self, footer: dict[str, str]) -> Document:
-        grids, legend = tuple(self.grids()), (" ".join(text.split()) for text in self.legend())
-        return Document(self.title, grids, tuple(legend), tuple(self.notes), footer)
+        grids, legend = self.grids(), [" ".join(text.split()) for text in self.legend()]
+        return Document(self.title, grids, legend, self.notes, footer)
 
     @property
     def test_names(self) -> tuple[str, ...]:
@@ -273,20 +280,21 @@ class TableBuilder(ABC):
         """Return the rows of a block in the order of :meth:`rows`."""
         return [row for _, rows in self.rows(block) for row in rows]
 
-    def by_block(self, lines: Callable[[Block, Row], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
-        return tuple(
-            (block.title, tuple(line for row in self.all_rows(block) for line in lines(block, row)))
+    def by_block(self, lines: Callable[[Block, Row], Iterable[Line]]) -> list[Section]:
+        return [
+            (block.title, [line for row in self.all_rows(block) for line in lines(block, row)])
             for block in self.study.blocks
-        )
+        ]
 
-    def by_test(self, lines: Callable[[Block, Row, str], Iterable[Line]]) -> tuple[tuple[str, tuple[Line, ...]], ...]:
-        sections = []
-        for block in self.study.blocks:
-            for test in self.study.tests_of(block):
-                heading = f"{block.title} · {self.test_title(test)}"
-                section = tuple(line for row in self.all_rows(block) for line in lines(block, row, test))
-                sections.append((heading, section))
-        return tuple(sections)
+    def by_test(self, lines: Callable[[Block, Row, str], Iterable[Line]]) -> list[Section]:
+        return [
+            (
+                f"{block.title} · {self.test_title(test)}",
+                [line for row in self.all_rows(block) for line in lines(block, row, test)],
+            )
+            for block in self.study.blocks
+            for test in self.study.tests_of(block)
+        ]
 
 
 def _scorer(test: str) -> Scorer:

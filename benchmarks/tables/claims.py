@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import groupby, product
 from pathlib import Path
@@ -41,7 +41,7 @@ LEGEND = f"""Paper's numbers: computed again from the cells of its tables (bench
     by a factor of {TIMES_DIFFER:g}. The tables of those studies test whether rows differ by more than chance."""
 PATH = Path(__file__).with_name("claims.yaml")
 Measure = Literal["accuracy", "test", "train"]
-Numbers = Mapping[str, Mapping[Measure, float | None]]  # accuracies in percent, times in seconds, by cell: see `_cell`
+Numbers = dict[str, dict[Measure, float | None]]  # accuracies in percent, times in seconds, by cell: see `_cell`
 _ROUNDING = 0.005 + 1e-9  # error of a printed number: the paper prints at most two decimals
 _BOUNDS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
@@ -85,7 +85,7 @@ def load_claims() -> tuple[Claim, ...]:
 
 @cache
 def papers_numbers() -> Numbers:
-    numbers: dict[str, Mapping[Measure, float | None]] = {}
+    numbers: Numbers = {}
     for name, table in paper_tables().items():
         percent = 100 if table.unit == "share" else 1
         for id, block in table.blocks.items():
@@ -183,9 +183,9 @@ def claim_lines(sources: Sequence[Numbers]) -> list[dict[str, str]]:
 
 def claims_grid(lines: list[dict[str, str]]) -> Grid:
     head, *columns = lines[0]
-    rows = tuple(Line(Cell(line[head]), tuple(Cell(line[name]) for name in columns)) for line in lines)
-    titles = tuple(Column(name, text=True) for name in columns)
-    return Grid(TITLE, titles, (("Claims, in the order of the paper", rows),), head=head)
+    rows = [Line(Cell(line[head]), [Cell(line[name]) for name in columns]) for line in lines]
+    titles = [Column(name, text=True) for name in columns]
+    return Grid(TITLE, titles, [("Claims, in the order of the paper", rows)], head=head)
 
 
 def _shown(claim: Claim, values: list[float | None]) -> str:
@@ -227,22 +227,21 @@ def _cells_of() -> dict[tuple[str, str, str, str], list[str]]:
     return cells
 
 
-def _placed(study: str, block: str, row: str, test: str, ours: Mapping[Measure, Any]) -> Numbers:
+def _placed(study: str, block: str, row: str, test: str, ours: dict[Measure, Any]) -> Numbers:
     """Return what is known of our numbers, for each cell of the paper's tables that they stand for."""
-    known: Mapping[Measure, float | None] = {measure: value for measure, value in ours.items() if pd.notna(value)}
+    known = {measure: value for measure, value in ours.items() if pd.notna(value)}
     return dict.fromkeys(_cells_of().get((study, block, row, test), ()), known) if known else {}
 
 
 def _trained(studies: list[StudyRecords]) -> Numbers:
     """Return the accuracies and times of studies that have trained."""
-    numbers: dict[str, Mapping[Measure, float | None]] = {}
+    numbers: Numbers = {}
     for records in studies:
         for line in summarise(records, "default").lines.to_dict("records"):
-            epoch = gpu_seconds_of_an_epoch(records, line["block"], line["row"])
             ours: dict[Measure, Any] = {
                 "accuracy": 100 * line["accuracy"],
                 "test": line["test_seconds_median"],
-                "train": epoch,
+                "train": gpu_seconds_of_an_epoch(records, line["block"], line["row"]),
             }
             numbers |= _placed(records.study.name, line["block"], line["row"], line["test"], ours)
     return numbers
@@ -252,7 +251,7 @@ def _timed(results: Path) -> Iterator[Numbers]:
     """Yield the times in each folder of ``measure``: two folders may be of different machines."""
     paths = [*results.glob("*/table_paper_*.json"), *results.glob("measured/*/table_paper_*.json")]
     for _, tables in groupby(sorted(paths), key=lambda path: path.parent):
-        numbers: dict[str, Mapping[Measure, float | None]] = {}
+        numbers: Numbers = {}
         for table in map(read_json, tables):
             for line, test in product(table["lines"], load_study(table["study"]).evaluation.tests):
                 ours: dict[Measure, Any] = {"test": line.get(f"{test}_seconds"), "train": line.get("epoch_seconds")}

@@ -27,15 +27,15 @@ class ComparisonsTable(TableBuilder):
         planned = []
         for block in self.study.blocks:
             for test in self.study.tests_of(block) if self.study.planned(block) else ():
-                lines = tuple(self._planned(block, test, a, b) for a, b in self.study.planned(block))
+                lines = [self._planned(block, test, a, b) for a, b in self.study.planned(block)]
                 planned.append((self._heading(block.id, test), lines))
-        grids = [Grid(self.title, COLUMNS, tuple(planned), head="Rows")]
+        grids = [Grid(self.title, COLUMNS, planned, head="Rows")]
         looked_up = []
         others = self.frame.loc[~self.frame["planned"]].to_dict("records")
         for place, tests in groupby(others, key=lambda test: (test["block"], test["test"])):
-            looked_up.append((self._heading(*place), tuple(map(self._line, tests))))
+            looked_up.append((self._heading(*place), [*map(self._line, tests)]))
         if looked_up:
-            grids.append(Grid(AFTERWARDS, COLUMNS, tuple(looked_up), head="Rows"))
+            grids.append(Grid(AFTERWARDS, COLUMNS, looked_up, head="Rows"))
         return grids
 
     @property

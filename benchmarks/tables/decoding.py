@@ -28,7 +28,7 @@ class DecodingTable(TableBuilder):
         return spec.thoughts == "own"
 
     def grids(self) -> list[Grid]:
-        columns = tuple(Column(f"{decoding_heading(name)} (%)") for name in self._names)
+        columns = [Column(f"{decoding_heading(name)} (%)") for name in self._names]
         return [Grid(self.title, columns, self.by_test(self._lines)), self.questions()]
 
     @property
@@ -36,7 +36,7 @@ class DecodingTable(TableBuilder):
         return "default", *self.decodings()
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
-        cells = tuple(self._accuracy(block, row, decoding, test) for decoding in self._names)
+        cells = [self._accuracy(block, row, decoding, test) for decoding in self._names]
         yield Line(self.row_title(self.line(block, row, test)), cells, row.indent)
 
     def _accuracy(self, block: Block, row: Row, decoding: str, test: str) -> Cell:
@@ -96,7 +96,7 @@ class ControlsTable(TableBuilder):
         for name in self.decodings():
             group = decoding_heading(name)
             columns += [Column("(%)", group), Column("lost", group), Column("p", group)]
-        return [Grid(self.title, tuple(columns), self.by_test(self._lines)), self.questions()]
+        return [Grid(self.title, columns, self.by_test(self._lines)), self.questions()]
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         default = self.line(block, row, test)

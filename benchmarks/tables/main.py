@@ -3,7 +3,7 @@ and comparisons with the controls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -40,8 +40,6 @@ SCORES = (Column("n"), Column("Not in training (%)"), Column("Strict (%)"), Colu
 SCORES += (Column("95 % interval"), Column("± over"))
 COSTS = (Column("ms/question"), Column("Passes/question"), Column("Tokens/question"), Column("Tokens/s"))
 COSTS += (Column("Peak MiB"), Column("All steps (s)"))
-
-
 HOUR = 3600.0  # seconds
 
 
@@ -114,10 +112,10 @@ class MainTable(TableBuilder):
                     lines.append(self._main_line(block, row, unit))
                     if row.id in printed:
                         lines.append(self._paper_line(printed[row.id], "paper", unit))
-                sections.append((heading, tuple(lines)))
+                sections.append((heading, lines))
         for heading, rows in self._elsewhere.items():
-            sections.append((heading, tuple(map(self._elsewhere_line, rows))))
-        return Grid(self.title, tuple(columns), tuple(sections))
+            sections.append((heading, [*map(self._elsewhere_line, rows)]))
+        return Grid(self.title, columns, sections)
 
     def _main_line(self, block: Block, row: Row, unit: float) -> Line:
         lines = [self.summary.line(block.id, row.id, "default", test) for test in self.test_names]
@@ -135,7 +133,7 @@ class MainTable(TableBuilder):
             cells.append(self.accuracy(line))
             cells.append(timed(line["test_seconds_median"], note, line["test_seconds_spread"]))
         cells += [cell(first["parameters"], count, note), cell(first["training_flops"], flops, note)]
-        return Line(title, tuple(cells), row.indent)
+        return Line(title, cells, row.indent)
 
     def _elsewhere_line(self, row: dict[str, dict[str, Any]]) -> Line:
         """Return a row that was made elsewhere in the columns of the main table. Its times are another machine's."""
@@ -144,7 +142,7 @@ class MainTable(TableBuilder):
         cells = (one for score in scores for one in (score, Cell()))
         return self._brought(first, (Cell(), *cells, cell(first["parameters"], count), Cell()))
 
-    def _brought(self, line: Mapping[str, Any], cells: tuple[Cell, ...]) -> Line:
+    def _brought(self, line: Mapping[str, Any], cells: Sequence[Cell]) -> Line:
         """Return the line of a row that was made elsewhere, indented if the study's own is."""
         indented = {row.id for row in self.study.rows if row.indent} if line["block"] else ()
         return Line(self.row_title(line), cells, line["row"] in indented)
@@ -163,16 +161,13 @@ class MainTable(TableBuilder):
 
     def _detail(self) -> Grid:
         columns, blank = SCORES + COSTS + self._nats.columns, (Cell(),) * len(self._nats.columns)
-        elsewhere = [
-            (
-                f"{heading} · {self.test_title(test)}",
-                tuple(self._brought(line, _scores(line) + _costs(line) + blank) for line in lines),
-            )
-            for heading, rows in self._elsewhere.items()
-            for test in self.test_names
-            if (lines := [row[test] for row in rows if test in row])
-        ]
-        return Grid("Details by test set", columns, (*self.by_test(self._detail_lines), *elsewhere))
+        sections = self.by_test(self._detail_lines)
+        for heading, rows in self._elsewhere.items():
+            for test in self.test_names:
+                if lines := [row[test] for row in rows if test in row]:
+                    shown = [self._brought(line, _scores(line) + _costs(line) + blank) for line in lines]
+                    sections.append((f"{heading} · {self.test_title(test)}", shown))
+        return Grid("Details by test set", columns, sections)
 
     def _detail_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
         default = self.summary.line(block.id, row.id, "default", test)
@@ -182,12 +177,9 @@ class MainTable(TableBuilder):
             line = self.summary.line(block.id, row.id, decoding, test)
             if line is None or (decoding != "default" and pd.isna(line["accuracy"])):
                 continue
-            name = (
-                line["title"]
-                + self.dead_r_suffix(line)
-                + ("" if decoding == "default" else f" ({decoding_label(decoding)})")
-            )
-            title = Cell(name, "" if decoding == "default" else f": {percent(line['accuracy'])} %")
+            title = Cell(line["title"] + self.dead_r_suffix(line))
+            if decoding != "default":
+                title = Cell(f"{title.text} ({decoding_label(decoding)})", f": {percent(line['accuracy'])} %")
             yield Line(title, _scores(line) + _costs(line) + self._nats.cells(block, row), row.indent)
 
     def _training(self) -> Grid:
@@ -199,34 +191,34 @@ class MainTable(TableBuilder):
         line = self.line(block, row)
         speed = cell(line["train_tokens_per_second"], "{:,.0f}".format)
         spent_by_all = gpu_seconds_as_trained(self.records, block.id, row.id)
-        hours = cell(spent_by_all, lambda spent: f"{spent / 3600:.2f}")
+        hours = cell(spent_by_all, lambda spent: f"{spent / HOUR:.2f}")
         yield Line(self.row_title(line), (cell(line["train_wall_seconds"], seconds), speed, hours), row.indent)
 
     def _against_controls(self) -> Iterator[Grid]:
         """Yield a grid of each row against each control row of its block, if there are controls."""
         found = index_by(self.summary.against_controls, "block", "control", "row", "test")
-        columns = tuple(Column(name, self.test_title(test)) for test in self.test_names for name in ("Δ", "p"))
+        columns = [Column(name, self.test_title(test)) for test in self.test_names for name in ("Δ", "p")]
         sections = []
         for id, control in dict.fromkeys(key[:2] for key in found):
             block, lines = self.study.block(id), []
             for row in (row for row in self.study.rows_of(block) if not row.control):
                 pairs = (found.get((id, control, row.id, test)) for test in self.test_names)
-                cells = tuple(one for pair in pairs for one in difference(pair))
+                cells = [one for pair in pairs for one in difference(pair)]
                 lines.append(Line(self.row_title(self.line(block, row)), cells, row.indent))
-            sections.append((f"{block.title}: minus {self.study.row_titles[control]}", tuple(lines)))
+            sections.append((f"{block.title}: minus {self.study.row_titles[control]}", lines))
         if sections:
-            yield Grid("Against the control", columns, tuple(sections))
+            yield Grid("Against the control", columns, sections)
 
     def _reference(self, paper: PaperTable) -> Grid:
         columns = [Column("Train (h)")]
         for test in self.test_names:
             columns += [Column("Acc (%)", self.test_title(test)), Column("Test (s)", self.test_title(test))]
         sections = [
-            (block.title, tuple(self._paper_line(row, row.title, HOUR, blank=0) for row in block.rows.values()))
+            (block.title, [self._paper_line(row, row.title, HOUR, blank=0) for row in block.rows.values()])
             for block in paper.blocks.values()
         ]
         caption = f"For reference: the paper's numbers, in the paper's setting ({paper.setting}), not this study's"
-        return Grid(caption, tuple(columns), tuple(sections))
+        return Grid(caption, columns, sections)
 
     def legend(self) -> Iterable[str]:
         study, several = self.study, len(self.study.seeds) > 1

@@ -40,8 +40,11 @@ class Cell:
 @dataclass(frozen=True)
 class Line:
     title: Cell
-    cells: tuple[Cell, ...]
+    cells: Sequence[Cell]
     indent: bool = False
+
+
+Section = tuple[str, Sequence[Line]]  # a heading and the lines below it
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Grid:
     """A table. The first column has the heading ``head`` and the lines' titles. Each section has its own heading."""
 
     caption: str
-    columns: tuple[Column, ...]
-    sections: tuple[tuple[str, tuple[Line, ...]], ...]
+    columns: Sequence[Column]
+    sections: Sequence[Section]
     head: str = "Model"
 
 
@@ -68,9 +71,9 @@ class Document:
     """Grids with a title, a legend, notes and a footer. Notes are numbered from 1, and marks of cells refer to them."""
 
     title: str
-    grids: tuple[Grid, ...]
-    legend: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    grids: Sequence[Grid]
+    legend: Sequence[str] = ()
+    notes: Sequence[str] = ()
     footer: dict[str, str] = field(default_factory=dict)
 
 
@@ -126,7 +129,7 @@ def _markdown_grid(grid: Grid) -> str:
 def latex(document: Document) -> str:
     """Render a document as LaTeX floats for ``\\input``. The first line names the packages that they need."""
     parts = ["% needs \\usepackage{booktabs}"]
-    below = [*(f"\\textsuperscript{{{i}}} {_tex(note)}" for i, note in enumerate(document.notes, 1))]
+    below = [f"\\textsuperscript{{{i}}} {_tex(note)}" for i, note in enumerate(document.notes, 1)]
     below += [_tex(text) for text in document.legend]
     below += [f"\\textbf{{{_tex(k)}:}} {_tex(v)}" for k, v in document.footer.items()]
     for i, grid in enumerate(document.grids):

@@ -42,9 +42,10 @@ def render_measured(study: Study, folder: Path) -> list[Path]:
     runs = [run for run in runs if run["study"] == study.name]
     records = {(run["block"], run["row"]): run for run in runs}
     lines = measured_lines(study, records)
-    numbers = {"study": study.name, "lines": lines, "legend": _legend(runs), "notes": _notes(lines)}
+    document = _document(study, lines, runs)
+    numbers = {"study": study.name, "lines": lines, "legend": document.legend, "notes": document.notes}
     texts = {
-        "md": markdown(_document(study, lines, runs)),
+        "md": markdown(document),
         "csv": pd.DataFrame(lines).to_csv(index=False),
         "json": json.dumps(numbers, indent=1) + "\n",
     }
@@ -137,30 +138,26 @@ def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str,
     further = [key for key in FURTHER if any(test + key in line for test in tests for line in lines)]
     names = ("Test (s)", "Paper's (s)", "Ratio", *(FURTHER[key] for key in further))
     columns += [Column(name, test) for test in tests for name in names]
-    notes = _notes(lines)
-    sections = tuple(
-        (block.title, tuple(_line(line, tests, further, notes) for line in lines if line["block"] == block.id))
+    # How some of the paper's numbers were obtained
+    notes = list(dict.fromkeys(line["paper_note"] for line in lines if line["paper_note"]))
+    sections = [
+        (block.title, [_line(line, tests, further, notes) for line in lines if line["block"] == block.id])
         for block in study.blocks
-    )
-    grid = Grid("", tuple(columns), sections)
-    return Document(f"{study.title}: measured costs", (grid,), _legend(records), notes, _made(records))
+    ]
+    grid = Grid("", columns, sections)
+    return Document(f"{study.title}: measured costs", [grid], _legend(records), notes, _made(records))
 
 
-def _legend(records: list[dict[str, Any]]) -> tuple[str, ...]:
+def _legend(records: list[dict[str, Any]]) -> list[str]:
     ways = {(run["test_batch_size"], run["repeats"], run["test_warm_up"]) for run in records}
     passes = "; ".join(
         f"in batches of {batch}, {f'median of {repeats} passes' if repeats > 1 else 'one pass'} after {warm_up}"
         for batch, repeats, warm_up in sorted(ways)
     )
-    return *TRAINING, f"{TESTS} Timed {passes}.", "Ratio: the paper's number divided by ours."
+    return [*TRAINING, f"{TESTS} Timed {passes}.", "Ratio: the paper's number divided by ours."]
 
 
-def _notes(lines: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the distinct notes from the paper on how some rows' numbers were obtained."""
-    return tuple(dict.fromkeys(line["paper_note"] for line in lines if line["paper_note"]))
-
-
-def _line(line: dict[str, Any], tests: Iterable[str], further: Iterable[str], notes: tuple[str, ...]) -> Line:
+def _line(line: dict[str, Any], tests: Iterable[str], further: Iterable[str], notes: list[str]) -> Line:
     def shown(name: str, form: str = ",.2f") -> Cell:
         return cell(line.get(name), lambda value: format(value, form))  # not every line has all parts and tests
 
@@ -172,7 +169,7 @@ def _line(line: dict[str, Any], tests: Iterable[str], further: Iterable[str], no
         cells += [shown(f"{test}_seconds"), shown(f"{test}_paper"), shown(f"{test}_ratio", ".1f")]
         cells += [shown(f"{test}{key}", ",.3g") for key in further]
     note = line["paper_note"]
-    return Line(Cell(line["title"], mark=str(notes.index(note) + 1) if note else ""), tuple(cells))
+    return Line(Cell(line["title"], mark=str(notes.index(note) + 1) if note else ""), cells)
 
 
 def _made(records: list[dict[str, Any]]) -> dict[str, str]:

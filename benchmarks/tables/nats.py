@@ -44,13 +44,11 @@ class GoldNats:
     def frame(self) -> pd.DataFrame:
         """One line per block, row, quantity and part (:data:`COLUMNS`); empty if the study scores none."""
         study = self.records.study
-        lines = [
-            {"block": block.id, "row": row.id, **line}
-            for block in study.blocks
-            for row in sorted(study.rows_of(block), key=lambda row: row.control)
-            if (nats := self.records.nats(block.id, row.id)) is not None
-            for line in _aggregated(nats)
-        ]
+        lines: list[dict[str, Any]] = []
+        for block in study.blocks:
+            for row in sorted(study.rows_of(block), key=lambda row: row.control):
+                if (nats := self.records.nats(block.id, row.id)) is not None:
+                    lines += ({"block": block.id, "row": row.id, **line} for line in _aggregated(nats))
         return pd.DataFrame(lines, columns=list(COLUMNS)).astype(COLUMNS)
 
     @cached_property

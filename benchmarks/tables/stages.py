@@ -109,8 +109,8 @@ class StagesTable(TableBuilder):
         sections = []
         for block, row in self._curricula:
             title = self.study.row_title(row) + self.dead_r_suffix(self.line(block, row))
-            sections.append((f"{block.title} · {title}", tuple(self._shown(block, row))))
-        return [Grid(self.title, columns, tuple(sections), head="Weights after")]
+            sections.append((f"{block.title} · {title}", [*self._shown(block, row)]))
+        return [Grid(self.title, columns, sections, head="Weights after")]
 
     def _shown(self, block: Block, row: Row) -> Iterator[Line]:
         lines = index_by(self.frame, "block", "row", "moment", "test")
@@ -123,7 +123,7 @@ class StagesTable(TableBuilder):
 
     def _of_test(self, block: Block, moment: Moment, line: Mapping[str, Any] | None) -> tuple[Cell, ...]:
         if line is None:  # this block is not evaluated on the test set
-            return tuple(Cell() for _ in OF_TEST)
+            return (Cell(),) * len(OF_TEST)
         missing = self.note(self._missing(block, moment.row))
         accuracy = Cell("not run", mark=missing)
         if line["training_seeds"]:

@@ -62,10 +62,10 @@ class SyntheticTable(TableBuilder):
         lines = []
         for row in self.study.rows:
             cells = [cell for block in self.study.blocks for cell in self._block_cells(block, row)]
-            lines.append(Line(self._title(row), tuple(cells), row.indent))
+            lines.append(Line(self._title(row), cells, row.indent))
             if printed := self._printed(row.id):
                 lines.append(printed)
-        return Grid(self.title, tuple(columns), (("Accuracy", tuple(lines)),))
+        return Grid(self.title, columns, [("Accuracy", lines)])
 
     def _title(self, row: Row) -> Cell:
         """Return a row's title, with the tasks in which R was dead when training ended."""
@@ -105,18 +105,18 @@ class SyntheticTable(TableBuilder):
         for block in self.study.blocks:
             score = rows[row].tests.get(block.id)
             cells += [_printed(score and score.accuracy, share), Cell(), *[Cell()] * len(self.extra)]
-        return Line(Cell("paper"), tuple(cells), indent=True)
+        return Line(Cell("paper"), cells, indent=True)
 
     # ---- details
 
-    def draws(self, block: Block, row: Row, drawn: bool) -> list[list[DrawStatistics]]:
-        """Return statistics of the draws: for each step, one entry per training seed."""
+    def draws(self, block: Block, row: Row, drawn: bool) -> list[DrawStatistics]:
+        """Return statistics of the draws of every step and training seed."""
         line = self.evaluated_line(block, row, drawn)
         if line is None or pd.isna(line["accuracy"]):
             return []
         records = self.records.evaluations(block.id, row.id)
         tests = [record.decodings[line["decoding"]].tests[line["test"]] for record in records]
-        return [list(step) for step in zip(*(test.draws for test in tests), strict=True)]
+        return [draws for by_seed in zip(*(test.draws for test in tests), strict=True) for draws in by_seed]
 
     def _detail(self) -> Grid:
         names = ("n", "Accuracy (%)", "95 % interval", "Strict (%)", "No answer (%)", "Tokens/question")
@@ -130,7 +130,7 @@ class SyntheticTable(TableBuilder):
             if line is None or pd.isna(line["accuracy"]):
                 continue
             draws = self.draws(block, row, drawn)
-            agreement = [step.agreement for seeds in draws for step in seeds if step.agreement is not None]
+            agreement = [one.agreement for one in draws if one.agreement is not None]
             cells = (
                 cell(line["n"], "{:,}".format),
                 self.score(line, line["spread"]),
@@ -138,7 +138,7 @@ class SyntheticTable(TableBuilder):
                 cell(line["strict"], percent),
                 cell(line["no_answer"], percent),
                 cell(line["tokens_per_question"], "{:.1f}".format),
-                _mean([step.share for seeds in draws for step in seeds], percent),
+                _mean([one.share for one in draws], percent),
                 _entropy(draws),
                 _mean(agreement, percent),
                 *self._nats.cells(block, row),
@@ -178,10 +178,9 @@ class SyntheticTable(TableBuilder):
                 yield f"{block.title}: {titles[pair['a']]} {place} {titles[pair['b']]} ({test})"
 
 
-def _entropy(draws: list[list[DrawStatistics]]) -> Cell:
-    steps = [step for seeds in draws for step in seeds]
-    most = sum(step.maximum for step in steps) / len(steps) if steps else 0.0
-    return _mean([step.entropy for step in steps], lambda value: f"{value:.2f} of {most:.2f}")
+def _entropy(draws: list[DrawStatistics]) -> Cell:
+    most = sum(one.maximum for one in draws) / len(draws) if draws else 0.0
+    return _mean([one.entropy for one in draws], lambda value: f"{value:.2f} of {most:.2f}")
 
 
 def _mean(values: list[float], form: Callable[[float], str]) -> Cell:
