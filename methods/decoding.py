@@ -84,7 +84,7 @@ def prefill(trunk: PreTrainedModel, embeddings: Tensor, real: Tensor | None, cac
 
 
 def read_prompts(
-    lm: PreTrainedModel,
+    lm: Any,
     prompts: Sequence[Sequence[int]],
     questions: Sequence[Sequence[int]],
     decoding: Decoding,

@@ -14,7 +14,7 @@ from benchmarks.cli.common import RESULTS, Results, StudyArgument, refuse_option
 from benchmarks.plan.hardware import GPUS, get_gpu
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import Study, StudyError, load_study, shipped
-from benchmarks.timing.parts import USUAL, Part
+from benchmarks.timing import USUAL, Part
 from methods.errors import InputError
 
 app = typer.Typer()
@@ -191,16 +191,16 @@ def measure(
     refuse_options(context, ["questions"], "goes with --batching")
     if name is None:
         raise InputError("name this machine, as in `--name h200`, or measure `--batching`")
+    folder = output or results / "measured" / name
     if sweep:
         refuse_options(context, OF_ROWS, "does not go with --sweep, which measures every method")
-        _measure_growth(loaded, results, output or results / "measured" / name, repeats or 3)
+        _measure_growth(loaded, results, folder, repeats or 3)
         return
     from benchmarks.processes import devices
     from benchmarks.tables.measured import render_measured
     from benchmarks.timing import measuring
 
     devices.pin(1)
-    folder = output or results / "measured" / name
     records = measuring.measure(
         loaded,
         results,

@@ -110,8 +110,9 @@ class ParetoFigure(FigureBuilder):
 
 def _front(group: pd.DataFrame) -> list[int]:
     """Return the indices of the lines on the Pareto front, cheapest first: each is more accurate than all before it."""
-    accuracy = group.sort_values(["value", "accuracy"], ascending=[True, False])["accuracy"]
-    return accuracy.index[accuracy > accuracy.cummax().shift(fill_value=-1.0)].tolist()
+    ordered = group.sort_values(["value", "accuracy"], ascending=[True, False])
+    better = ordered["accuracy"] > ordered["accuracy"].cummax().shift(fill_value=-1.0)
+    return ordered.index[better.to_numpy()].tolist()
 
 
 class StepsFigure(FigureBuilder):

@@ -229,7 +229,7 @@ def _cells_of() -> dict[tuple[str, str, str, str], list[str]]:
 
 def _placed(study: str, block: str, row: str, test: str, ours: dict[Measure, Any]) -> Numbers:
     """Return what is known of our numbers, for each cell of the paper's tables that they stand for."""
-    known = {measure: value for measure, value in ours.items() if pd.notna(value)}
+    known: dict[Measure, float | None] = {measure: value for measure, value in ours.items() if pd.notna(value)}
     return dict.fromkeys(_cells_of().get((study, block, row, test), ()), known) if known else {}
 
 

@@ -38,7 +38,7 @@ from benchmarks.studies.runs import RunSpec, row_of, set_path
 from benchmarks.studies.specs import EngineSpec, TimingSpec
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.studies.validation_errors import validate_settings
-from benchmarks.timing.parts import USUAL, Part
+from benchmarks.timing import USUAL, Part
 from benchmarks.timing.steps import time_training, timing_of
 from benchmarks.timing.task import time_test
 from benchmarks.training.batches import PrefetchingLoader, StageLoader, batches_of
@@ -94,8 +94,11 @@ def measure(
             timing = timing.model_copy(update={"repeats": repeats})
         spec = run.model_copy(update={"timing": timing, "data": block.data})
         path = folder / "runs" / study.name / run.block / f"{run.row}.json"
+        torch.set_num_threads(spec.timing_threads)
         with one_rank(spec.engine) as ranks:
-            for record in _measure_run(spec, results, ranks, rows_of_epoch, steps if run.row in learn else 0, parts):
+            made = environment(spec.method)
+            for measured in _measure_run(spec, results, ranks, rows_of_epoch, steps if run.row in learn else 0, parts):
+                record: dict[str, Any] = measured | {"environment": with_hardware(made)}
                 if settings:
                     record["settings"] = dict(settings)
                 if table := record.pop("profile", None):
@@ -159,8 +162,7 @@ def _measure_run(
     spec: RunSpec, results: Path, ranks: Ranks, rows: int | None, steps: int, parts: Collection[Part]
 ) -> Iterator[dict[str, Any]]:
     """Yield the row's record after each of its parts."""
-    torch.set_num_threads(spec.timing_threads)
-    made, paths = environment(spec.method), Paths(results, spec)
+    paths = Paths(results, spec)
     with ranks.device:  # weights are drawn fast there, and any will do
         method = build_method(spec, paths.data).to(ranks.device).eval()
     record = _described(method, spec, timing_of(spec), open_corpus(paths.data, "train"), rows)
@@ -173,17 +175,16 @@ def _measure_run(
             if method.can_skip_steps and all(length.steps for length in lengths):
                 record["tests"][name]["all_steps"] = time_test(method, spec, questions, False, lengths)
             progress.advance()
-            yield record | {"environment": with_hardware(made)}
+            yield record
     add_adapters(method, spec.training.lora, spec.seed)
     if steps and Part.learning in parts:
         record["learning"] = train_steps(method, spec, paths, ranks, steps)  # before timed steps change the weights
-        yield record | {"environment": with_hardware(made)}
+        yield record
     if Part.profile in parts:
-        table = profile_of_steps(method, spec, paths, ranks)
-        yield record | {"environment": with_hardware(made), "profile": table}
+        yield record | {"profile": profile_of_steps(method, spec, paths, ranks)}
     if Part.steps in parts:
         record["train"] = time_training(method, spec, paths, ranks, WARMUP, rows)
-        yield record | {"environment": with_hardware(made)}
+        yield record
     del method
     torch.compiler.reset()  # the next method has other programs
     gc.collect()  # modules form reference cycles, and the next method needs their memory

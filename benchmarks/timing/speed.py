@@ -7,7 +7,6 @@ give the same answers.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,11 +18,12 @@ from tabulate import tabulate
 
 from benchmarks.console import Progress
 from benchmarks.data import load_tokenizer, open_corpus, prepare, vocabulary
-from benchmarks.engine import pick_device, synchronize
+from benchmarks.engine import pick_device
 from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import batches_by_length
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
+from benchmarks.timing.steps import timed
 from benchmarks.timing.trainer import time_loops
 from methods.backbone import load_backbone
 from methods.base import Budget, Context, Example, Method, Setup
@@ -148,14 +148,7 @@ def _example(question: int) -> Example:
 
 
 def median_seconds(device: torch.device, work: Callable[[], Any], repeats: int) -> float:
-    seconds = []
-    for _ in range(repeats):
-        synchronize(device)
-        began = time.perf_counter()
-        work()
-        synchronize(device)
-        seconds.append(time.perf_counter() - began)
-    return median(seconds)
+    return median(timed(device, work)[1] for _ in range(repeats))
 
 
 def render_speed(record: dict[str, Any]) -> str:

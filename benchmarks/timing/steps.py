@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from functools import partial
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from benchmarks.training.batches import FeatureStore, PrefetchingLoader, StageLo
 from benchmarks.training.loop import memory_for_training, optimizer_step
 from methods.base import Method, Stage
 
+T = TypeVar("T")
 PER_STEP = ("step_seconds_median", "tokens_per_step", "flops_per_step")
 WARMUP_STEPS = 3
 COUNTED_STEPS = 3  # warm-up steps whose FLOPs are counted
@@ -113,9 +115,8 @@ class StepTimer:
         if stage.cached:
             data, once = self._cached(data, [chosen[i] for i in spread_over(len(chosen), FEATURED)])
             chosen = [np.arange(max(map(len, chosen)))] * steps  # not the size of an epoch's smaller, last batch
-        engine = build_engine(
-            method, stage, spec.training, spec.engine, PlaceInPhase(before=0, steps=1), self.ranks
-        )  # may split weights
+        place = PlaceInPhase(before=0, steps=1)
+        engine = build_engine(method, stage, spec.training, spec.engine, place, self.ranks)  # may split weights
         method.train()
         warm = [chosen[i] for i in spread_over(len(chosen), warmup)]
         counted = warm[:: -(-len(warm) // COUNTED_STEPS)]  # batches of all lengths
@@ -151,13 +152,10 @@ class StepTimer:
         method, precision = self.method, self.spec.engine.precision
         rows, size, context = np.concatenate(chosen), self.spec.feature_batch_size, data.context(0, 0)
         store = FeatureStore(self.paths.checkpoints / "features-timing", "features", self.ranks)
+        fill = partial(store.fill, method, precision, data.corpus, rows, context, size)
         with flop_counter() as counter:  # also a warm-up; counting slows it down, so it is not timed
-            store.fill(method, precision, data.corpus, rows, context, size)
-        synchronize(method.device)
-        began = time.perf_counter()
-        store.fill(method, precision, data.corpus, rows, context, size)
-        synchronize(method.device)
-        seconds = time.perf_counter() - began
+            fill()
+        _, seconds = timed(method.device, fill)
         scale = self.steps_per_epoch / len(chosen)
         once = {"once_seconds": seconds * scale, "once_flops": self._total(counter.get_total_flops()) * scale}
         return StageLoader(method, data.corpus, data.stage, data.seed, store), once
@@ -173,14 +171,21 @@ def take(engine: Engine, data: StageLoader, batches: Sequence[np.ndarray]) -> tu
     steps = PrefetchingLoader(
         engine, data, ((indices, data.context(0, number)) for number, indices in enumerate(batches))
     )
-    seconds, tokens, device = [], 0, data.method.device
+    seconds, tokens = [], 0
     for number in range(len(batches)):
-        synchronize(device)
-        began = time.perf_counter()
-        tokens += optimizer_step(steps, number).tokens
-        synchronize(device)
-        seconds.append(time.perf_counter() - began)
+        sums, taken = timed(data.method.device, partial(optimizer_step, steps, number))
+        seconds.append(taken)
+        tokens += sums.tokens
     return seconds, tokens
+
+
+def timed(device: torch.device, work: Callable[[], T]) -> tuple[T, float]:
+    """Do some work. Return its result and the seconds it takes, until the device has finished."""
+    synchronize(device)
+    began = time.perf_counter()
+    result = work()
+    synchronize(device)
+    return result, time.perf_counter() - began
 
 
 def flop_counter() -> FlopCounterMode:

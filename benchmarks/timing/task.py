@@ -7,9 +7,9 @@ as a warm-up. The clock is read when the device has finished, at both ends. Pass
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from benchmarks.console import Progress
 from benchmarks.data import open_test
 from benchmarks.data.corpus import spread_over
-from benchmarks.engine import Ranks, peak_memory, pick_device, synchronize
+from benchmarks.engine import Ranks, peak_memory, pick_device
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import batches_by_length, decoding_of, generate, temporarily_prepared
@@ -29,7 +29,7 @@ from benchmarks.processes.locks import RunLock
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.timing.machine import MUCH, OtherLoad, Pace
-from benchmarks.timing.steps import time_training, timing_of
+from benchmarks.timing.steps import time_training, timed, timing_of
 from methods.base import Method
 from methods.generation import Length
 
@@ -112,9 +112,9 @@ def time_test(
     decoding seed; also tokens per second and peak memory. ``lengths``, one per question, are forced on the answers."""
     timing, device = timing_of(spec), method.device
     by_length = sorted(range(len(questions)), key=lambda i: len(questions[i]))
-    timed = [by_length[i] for i in spread_over(len(by_length), timing.questions or len(by_length))]
-    parts = batches_by_length([questions[i] for i in timed], timing.batch_size)
-    batches = [[timed[i] for i in part] for part in parts]
+    chosen = [by_length[i] for i in spread_over(len(by_length), timing.questions or len(by_length))]
+    parts = batches_by_length([questions[i] for i in chosen], timing.batch_size)
+    batches = [[chosen[i] for i in part] for part in parts]
 
     def answer_all(seed: int) -> int:
         """Answer all questions and return the number of tokens emitted."""
@@ -133,14 +133,12 @@ def time_test(
         torch.cuda.reset_peak_memory_stats(device)
     seconds, tokens = [], 0
     for repeat in range(timing.repeats):
-        synchronize(device)
-        began = time.perf_counter()
-        tokens += answer_all(repeat)
-        synchronize(device)
-        seconds.append(time.perf_counter() - began)
+        emitted, taken = timed(device, partial(answer_all, repeat))
+        seconds.append(taken)
+        tokens += emitted
     return {
         "seconds": seconds,
-        "n": len(timed),
+        "n": len(chosen),
         "n_total": len(questions),
         "tokens_per_second": tokens / sum(seconds),
         "peak_memory_bytes": peak_memory(device),

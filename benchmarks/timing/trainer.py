@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.data import Corpus, epoch_batches
-from benchmarks.engine import PlaceInPhase, Ranks, build_engine, deterministic, pick_device, synchronize
+from benchmarks.engine import PlaceInPhase, Ranks, build_engine, deterministic, pick_device
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
-from benchmarks.timing.steps import take
+from benchmarks.timing.steps import take, timed
 from benchmarks.training.batches import StageLoader
 from methods.base import Budget, Setup, Vocabulary
 from methods.collate import IGNORE
@@ -74,10 +74,8 @@ def _ours(
     stage = method.stages(Budget(1.0, len(batches)))[0]
     engine = build_engine(method, stage, training, EngineSpec(), PlaceInPhase(0, len(batches)), Ranks())
     data = StageLoader(method, corpus, stage, 0, None)
-    synchronize(method.device)
-    began = time.perf_counter()
-    take(engine, data, batches)
-    return time.perf_counter() - began, _weights(method.lm)
+    _, seconds = timed(method.device, partial(take, engine, data, batches))
+    return seconds, _weights(method.lm)
 
 
 def _trainer(
@@ -116,11 +114,8 @@ def _trainer(
             data_collator=_padded,
         )
         trainer.remove_callback(PrinterCallback)
-        synchronize(device)
-        began = time.perf_counter()
-        trainer.train()
-        synchronize(device)
-        return time.perf_counter() - began, _weights(model)
+        _, seconds = timed(device, trainer.train)
+        return seconds, _weights(model)
 
 
 class _Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
