@@ -267,10 +267,5 @@ def keep_selected(folder: Path, name: str | None) -> None:
             path.unlink()
 
 
-def discard(folder: Path) -> None:
-    """Remove everything that a run could be resumed from, once the run is done."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def _by_age(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))

@@ -147,8 +147,8 @@ def test_a_rank_is_told_to_go_however_late_it_begins(tmp_path: Path) -> None:
     heartbeat = Heartbeat(tmp_path, 0)
     try:
         until(lambda: told)
-        beats = heartbeat.written
-        until(lambda: heartbeat.written > beats + 2)
+        beats = heartbeat.last.written
+        until(lambda: heartbeat.last.written > beats + 2)
         assert told == [signal.SIGTERM]  # once: a second signal would be nothing new
     finally:
         heartbeat.done()

@@ -67,7 +67,7 @@ def test_layers_that_run_again_keep_their_inputs_alone() -> None:
     for spec in small_study([row for row in PLANNED if row["id"] in ("cot_sft", "marcos")], engine=again).runs.values():
         stage = small_method(spec, SIZE).stages(BUDGET)[0]
         plain, deeper = (
-            saved_by_forward(small_method(spec, replace(SIZE, layers=layers)), stage, EXAMPLES, "float32")
+            saved_by_forward(small_method(spec, replace(SIZE, num_hidden_layers=layers)), stage, EXAMPLES, "float32")
             for layers in (6, 7)
         )
         checkpointed = small_method(spec, SIZE).train()

@@ -84,7 +84,7 @@ def add_adapters(method: Method, lora: LoraSpec | None, seed: int) -> Method:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for model in _adaptable(method):
+        for model in _adaptable(method).values():
             _require_layers(model, lora)
             inject_adapter_in_model(
                 LoraConfig(
@@ -112,10 +112,10 @@ def add_adapters(method: Method, lora: LoraSpec | None, seed: int) -> Method:
     return method
 
 
-def _adaptable(method: Method) -> list[PreTrainedModel]:
-    """Return the transformers that start from a checkpoint, each with its head if it has one."""
-    models = (module for module in method.modules() if isinstance(module, PreTrainedModel))
-    return [model for model in models if getattr(model, "takes_adapters", False)]
+def _adaptable(method: Method) -> dict[str, PreTrainedModel]:
+    """Return the transformers that start from a checkpoint, each with its head if it has one, by name."""
+    models = {name: module for name, module in method.named_modules() if isinstance(module, PreTrainedModel)}
+    return {name: model for name, model in models.items() if getattr(model, "takes_adapters", False)}
 
 
 def _require_layers(model: PreTrainedModel, lora: LoraSpec) -> None:
@@ -135,7 +135,7 @@ def _low_rank(module: nn.Module) -> dict[str, Any]:
 def enable_gradients(method: Method, stage: Stage) -> dict[str, nn.Parameter]:
     """Let gradients reach exactly the parameters that a stage trains, and return these by name. Of a transformer with
     adapters, only those are trained."""
-    adapted = [model for model in _adaptable(method) if _low_rank(model)]
+    adapted = [model for model in _adaptable(method).values() if _low_rank(model)]
     frozen = {id(p) for model in adapted for name, p in model.named_parameters() if not in_adapter(name)}
     for name, parameter in method.named_parameters():
         parameter.requires_grad_(stage.trains(name) and id(parameter) not in frozen)
@@ -164,8 +164,8 @@ def save_adapters(method: Method, folder: Path, start: str) -> None:
     ``start`` is: rows for the method's markers have to be added to it first."""
     from peft import get_peft_model_state_dict
 
-    for name, model in method.named_modules():
-        if not isinstance(model, PreTrainedModel) or not (model in _adaptable(method) and _low_rank(model)):
+    for name, model in _adaptable(method).items():
+        if not _low_rank(model):
             continue
         place, tables = folder / name, {}
         place.mkdir(parents=True, exist_ok=True)

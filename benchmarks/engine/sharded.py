@@ -62,11 +62,12 @@ def _parts(module: nn.Module) -> set[tuple[str, int | None]]:
     transformers marks its hooks as installed in an attribute, and would install them twice if only the mark were
     removed.
     """
-    holders = (
-        (name, held) for name, held in vars(module).items() if name.endswith("_hooks") and isinstance(held, dict)
-    )
-    hooks = ((name, hook) for name, held in holders for hook in held)
-    return {*((name, None) for name in vars(module)), *hooks}
+    found: set[tuple[str, int | None]] = set()
+    for name, held in vars(module).items():
+        found.add((name, None))
+        if name.endswith("_hooks") and isinstance(held, dict):
+            found |= {(name, hook) for hook in held}
+    return found
 
 
 class Losses(nn.Module):
@@ -187,19 +188,15 @@ class DeepSpeedEngine(Engine):
         self.updates = updates
 
     def close(self) -> None:
-        super().close()
-        self._give_back()
-        self._forget()
-        del self.engine, self.optimizer, self.losses, self.trainable
-        gc.collect()  # DeepSpeed's objects form reference cycles, and the next stage needs their memory
-
-    def _forget(self) -> None:
-        """Empty DeepSpeed's list of the modules that are in a forward pass. At stage 3 one module of every engine stays
-        there, and its hooks keep that engine alive. So do recomputed layers, whose forward pass stops before they are
-        removed."""
         from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
 
+        super().close()
+        self._give_back()
+        # The modules that are in a forward pass. At stage 3 one module of every engine stays there, and its hooks keep
+        # that engine alive. So do recomputed layers, whose forward pass stops before they are removed
         FWD_MODULE_STACK.clear()
+        del self.engine, self.optimizer, self.losses, self.trainable
+        gc.collect()  # DeepSpeed's objects form reference cycles, and the next stage needs their memory
 
     def _give_back(self) -> None:
         """Replace DeepSpeed's parameters with whole PyTorch parameters, and remove everything else that it left

@@ -281,10 +281,10 @@ def _costs(
         steps, features, size = usage_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
         enable_gradients(whole, stage)  # which of them decides on the backward pass
         flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)
-        layers += stage.epochs * per_epoch * steps.depth * dimensions.layers * (1 + more)
+        layers += stage.epochs * per_epoch * steps.depth * dimensions.num_hidden_layers * (1 + more)
         if stage.cached:
             flops += lengths.rows * features.flops(whole, dimensions, backward=False)
-            most = max(most, size * dimensions.hidden / SMALL.hidden)
+            most = max(most, size * dimensions.hidden_size / SMALL.hidden_size)
     return flops, layers, most
 
 

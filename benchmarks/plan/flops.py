@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -65,7 +65,8 @@ TokenCounter = Callable[[str], int]  # returns the number of tokens of a text
 
 class Assumed(NamedTuple):
     """Lengths in tokens of Qwen2.5: means and standard deviations of questions and of chains with their line ends, the
-    correlation of the two, the mean number of steps, and the length of the answer."""
+    correlation of the two, the mean number of steps, and the length of the answer; of the longest rows, the question,
+    each step, and the answer."""
 
     question: float
     question_deviation: float
@@ -74,20 +75,17 @@ class Assumed(NamedTuple):
     correlation: float
     steps: float
     answer: int
+    longest: tuple[int, list[int], int]
 
 
-# From GSM8K-Aug's first 3,000 rows (equation), and GSM8K's training split, whose questions are assumed to be as short
+# From GSM8K-Aug's first 3,000 rows (equation), and GSM8K's training split, whose questions are assumed to be as short.
+# The longest rows are those of GSM8K's training split
 ASSUMED = {
-    "equation": Assumed(46.2, 13.9, 30.6, 16.2, correlation=0.52, steps=2.6, answer=3),
-    "text": Assumed(46.2, 13.9, 88.1, 41.7, correlation=0.52, steps=3.6, answer=3),
+    "equation": Assumed(46.2, 13.9, 30.6, 16.2, correlation=0.52, steps=2.6, answer=3, longest=(194, [22] * 5, 2)),
+    "text": Assumed(46.2, 13.9, 88.1, 41.7, correlation=0.52, steps=3.6, answer=3, longest=(129, [31] * 10, 1)),
 }
 STEPS_SPREAD = 2.5  # the mean number of steps in standard deviations
 SHORTEST = {"question": 10, "step": 4}
-# The longest rows of GSM8K's training split: tokens of the question, of each step, and of the answer
-ASSUMED_LONGEST: dict[str, tuple[int, list[int], int]] = {
-    "equation": (194, [22] * 5, 2),
-    "text": (129, [31] * 10, 1),
-}
 
 
 def estimated_tokens(text: str) -> int:
@@ -214,8 +212,7 @@ def _assumed(data: DataSpec, tokenizer: TokenizerSpec) -> Lengths:
     examples = [example(i, int(asked[i]), parts[i].tolist(), mean.answer) for i in range(SAMPLE)]
     rows = card_rows(data)
     basis = f"the card's count and assumed lengths (question {mean.question:g}, chain {mean.chain:g} tokens on average)"
-    question, written_steps, last = ASSUMED_LONGEST.get(data.form, ASSUMED_LONGEST["text"])
-    longest = [example(i, question, written_steps, last) for i in range(LONGEST)]
+    longest = [example(i, *mean.longest) for i in range(LONGEST)]
     return Lengths(examples, longest, rows, rows * _mean(examples), _size(tokenizer), basis)
 
 
@@ -250,28 +247,29 @@ def total_length(example: Example) -> int:
 
 @dataclass(frozen=True)
 class Dimensions:
-    """The sizes that determine the cost of a backbone. ``heads * head`` is the width of attention."""
+    """The sizes that determine the cost of a backbone, by their names in a Hugging Face configuration.
+    ``num_attention_heads * head_dim`` is the width of attention."""
 
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    key_heads: int
-    head: int
-    vocabulary: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
 
     @classmethod
     def of(cls, config: Any) -> Dimensions:
         heads = config.num_attention_heads
-        head = getattr(config, "head_dim", None) or config.hidden_size // heads
-        sizes = (config.hidden_size, getattr(config, "intermediate_size", 0), config.num_hidden_layers)
-        return cls(*sizes, heads, getattr(config, "num_key_value_heads", heads), head, config.vocab_size)
-
-    def fields(self) -> dict[str, int]:
-        """Return the sizes under their names in a Hugging Face configuration."""
-        names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-        values = (self.hidden, self.intermediate, self.layers, self.heads, self.key_heads)
-        return {**dict(zip(names, values, strict=True)), "head_dim": self.head, "vocab_size": self.vocabulary}
+        return cls(
+            hidden_size=config.hidden_size,
+            intermediate_size=getattr(config, "intermediate_size", 0),
+            num_hidden_layers=config.num_hidden_layers,
+            num_attention_heads=heads,
+            num_key_value_heads=getattr(config, "num_key_value_heads", heads),
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            vocab_size=config.vocab_size,
+        )
 
 
 SMALL = Dimensions(16, 24, 1, 2, 1, 8, 64)
@@ -298,7 +296,8 @@ class LayerUsage:
         require gradients. With ``again``, the backward pass recomputes the forward pass of the layers of stacks."""
         linear = {name: 2.0 * self._rows(name) * layer.weight.numel() for name, layer in linear_layers(module)}
         trained = sum(linear[name] for name, layer in linear_layers(module) if layer.weight.requires_grad)
-        attention = 4.0 * self.pairs * dimensions.heads * dimensions.head * dimensions.layers
+        width = dimensions.num_attention_heads * dimensions.head_dim
+        attention = 4.0 * self.pairs * width * dimensions.num_hidden_layers
         total = sum(linear.values()) + attention
         if backward:
             total += BACKWARD_LINEAR * (sum(linear.values()) + trained) + BACKWARD_ATTENTION * attention
@@ -364,10 +363,10 @@ def small_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: Tok
 
 
 def _plain_method(run: RunSpec, dimensions: Dimensions, count_tokens: TokenCounter) -> Method:
-    name, fields = run.backbone.name, dimensions.fields()
+    name, fields = run.backbone.name, asdict(dimensions)
     sizes = {field: fields[field] for field in fields_of(name) & fields.keys()}
     backbone = load_backbone(name, 0, overrides={**run.backbone.overrides, **sizes})
-    setup = Setup(backbone, stand_in_vocabulary(dimensions.vocabulary, count_tokens))
+    setup = Setup(backbone, stand_in_vocabulary(dimensions.vocab_size, count_tokens))
     method = build(run.method, run.options, setup, seed=0)
     widen(method)  # its one layer stands for all of a stack: what is saved in the last one is not planned with
     return method

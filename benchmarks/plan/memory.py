@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -32,13 +32,13 @@ from benchmarks.engine.adapters import enable_gradients
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.plan.flops import Dimensions, TokenCounter, estimated_tokens, small_method
 from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import Offload
 from methods.base import Batch, Context, Example, Method, Stage
 from methods.errors import InputError
 
 FLOAT32, BFLOAT16 = 4, 2  # bytes
 GATHERED = 10**9  # weights that DeepSpeed holds whole at once at stage 3, at most (stage3_max_live_parameters)
 ZERO = (0, 1, 2, 3)
-Offload = Literal["none", "optimizer", "weights"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def activation_bytes(
         sizes = []
         for layers in (1, 2):
             with FakeTensorMode() as mode:
-                method = small_method(run, replace(dimensions, layers=layers), count_tokens)
+                method = small_method(run, replace(dimensions, num_hidden_layers=layers), count_tokens)
                 _fake_adapters(method, mode)
             if again:
                 checkpoint_activations(method.train())
@@ -105,9 +105,9 @@ def activation_bytes(
 
     first, layer = counted(again=False)
     if not run.engine.activation_checkpointing:
-        return first.deepened(layer, dimensions.layers - 1)
+        return first.deepened(layer, dimensions.num_hidden_layers - 1)
     first, inputs = counted(again=True)
-    return first.deepened(inputs, dimensions.layers - 1).deepened(layer, 1)
+    return first.deepened(inputs, dimensions.num_hidden_layers - 1).deepened(layer, 1)
 
 
 def saved_by_forward(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> SavedBytes:

@@ -26,7 +26,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float)
     table = tabulate(
         lines, header, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * 12, "left"]
     )
-    total = sum(plan.hours(gpu, utilisation) * plan.ranks for plan in plans)
+    total = _gpu_hours(plans, gpu, utilisation)
     speed = gpu.peak(study.engine.precision) / 1e12
     notes = [
         f"{study.name} on {study.engine.ranks} x {gpu.name} ({gpu.memory / 1e9:.0f} GB, of which {USABLE:.0%} count) "
@@ -78,22 +78,22 @@ def _filled(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]
     if all(plan.ranks >= MACHINE for plan in plans):
         return []
     every = [_on_all(plan) for plan in plans]
-    ways = (
-        ("side by side, as the study has them", plans),
-        (f"one after the other, each on all GPUs ({GPUS_VARIABLE}={MACHINE})", every),
-    )
-    ways_in_words = "; ".join(
-        f"{way}, {makespan(own, MACHINE, gpu, utilisation):,.2f} hours on the clock and "
-        f"{sum(plan.hours(gpu, utilisation) * plan.ranks for plan in own):,.2f} GPU-hours"
-        for way, own in ways
-    )
-    others = [
-        plan.run.id
-        for plan, own in zip(plans, every, strict=True)
-        if own.run.digest("train") != plan.run.digest("train")
-    ]
+
+    def takes(plans: Sequence[RunPlan]) -> str:
+        clock = makespan(plans, MACHINE, gpu, utilisation)
+        return f"{clock:,.2f} hours on the clock and {_gpu_hours(plans, gpu, utilisation):,.2f} GPU-hours"
+
+    pairs = zip(plans, every, strict=True)
+    others = [plan.run.id for plan, own in pairs if own.run.digest("train") != plan.run.digest("train")]
     note = f" The latter makes other runs of {', '.join(others)}, by what else shares a pass." if others else ""
-    return [f"All runs on {MACHINE} x {gpu.name}: {ways_in_words}.{note}"]
+    return [
+        f"All runs on {MACHINE} x {gpu.name}: side by side, as the study has them, {takes(plans)}; one after the "
+        f"other, each on all GPUs ({GPUS_VARIABLE}={MACHINE}), {takes(every)}.{note}"
+    ]
+
+
+def _gpu_hours(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> float:
+    return sum(plan.hours(gpu, utilisation) * plan.ranks for plan in plans)
 
 
 def _on_all(plan: RunPlan) -> RunPlan:

@@ -31,7 +31,7 @@ class RankFailure(RuntimeError):
         self.code = code
 
 
-@dataclass(frozen=True)
+@dataclass
 class Beat:
     """The last message of one rank: ``count`` steps of progress so far, the last of them at ``where``; ``written``
     counts how often the file was written. ``failed``: when an error was (seconds since the epoch), or 0; ``code``: the
@@ -79,16 +79,16 @@ class Heartbeat:
     for another attempt, whose rank of the same number this one must not be taken for."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.path, self.rank = beat_file(folder, rank), rank
-        self.count, self.where, self.written, self.failed, self.code = 0, "start", 0, 0.0, 0
-        self.host, self.pid = socket.gethostname(), os.getpid()
+        self.path = beat_file(folder, rank)
+        self.last = Beat(rank, socket.gethostname(), os.getpid(), count=0, where="start", written=0)
         self.one_at_a_time, self.obeyed = threading.Lock(), False
         self.inode = folder.stat().st_ino
         self._write()
         threading.Thread(target=self._go_on, name="heartbeat", daemon=True).start()
 
     def beat(self, where: str) -> None:
-        self.where, self.count = where, self.count + 1
+        self.last.where = where
+        self.last.count += 1
 
     def done(self) -> None:
         self.beat(FINISHED)
@@ -97,11 +97,11 @@ class Heartbeat:
     def fail(self, code: int) -> None:
         """Record that an error ends this rank, with this exit code. A rank killed by a signal cannot do so: its
         ``failed`` stays 0."""
-        self.failed, self.code = time.time(), code
+        self.last.failed, self.last.code = time.time(), code
         self._write()
 
     def _go_on(self) -> None:
-        while self.where != FINISHED:
+        while self.last.where != FINISHED:
             time.sleep(PERIOD)
             if self._given_up():
                 reason = "the launcher has given up on this rank, or another attempt has begun"
@@ -110,7 +110,7 @@ class Heartbeat:
             self._write()
             if not self.obeyed and (self.path.parent / "stop-requested").exists():
                 self.obeyed = True
-                os.kill(self.pid, signal.SIGTERM)
+                os.kill(self.last.pid, signal.SIGTERM)
 
     def _given_up(self) -> bool:
         try:
@@ -121,13 +121,12 @@ class Heartbeat:
             return False
 
     def _write(self) -> None:
-        """Write the current beat to its file. A beat that cannot be written, as on a full disk, is skipped: the work
+        """Write the last beat to its file. A beat that cannot be written, as on a full disk, is skipped: the work
         itself can go on without it."""
         with self.one_at_a_time, suppress(OSError):
-            self.written += 1
-            beat = Beat(self.rank, self.host, self.pid, self.count, self.where, self.written, self.failed, self.code)
+            self.last.written += 1
             temporary = self.path.with_suffix(".partial")
-            temporary.write_text(json.dumps(asdict(beat)), encoding="utf-8")
+            temporary.write_text(json.dumps(asdict(self.last)), encoding="utf-8")
             temporary.replace(self.path)
 
 

@@ -51,10 +51,9 @@ MODULE = "benchmarks.rank"
 # be able to read the file
 CARRIED = ("MARCOS_BENCH_", "OMP_", "LOCAL_SIZE", "CUBLAS_", "HF_HOME", "HF_ENDPOINT", "HF_HUB_", "HF_DATASETS_")
 CARRIED += ("PYTORCH_", "TORCH", "TRITON_", *PORTABLE)  # memory allocator, compiler, kernels
-Task = Literal["train", "time"]
 
 
-def run_ranks(spec: RunSpec, results: Path, task: Task) -> None:
+def run_ranks(spec: RunSpec, results: Path, task: Literal["train", "time"]) -> None:
     """Run ``task`` on the ranks of a run's engine. The caller holds the run's lock."""
     require_deepspeed()
     folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads

@@ -34,9 +34,10 @@ def on_gpus(engine: EngineSpec, gpus: int, batch: int, statistics: bool) -> Engi
         "nodes": 1,
         "zero_stage": max(1, engine.zero_stage),
     }
-    whole = engine.micro_batch is None or engine.micro_batch >= math.ceil(batch / gpus)
-    changes |= {"micro_batch": None} if whole else {}
-    changes |= {"micro_tokens": None} if whole and statistics else {}
+    if engine.micro_batch is None or engine.micro_batch >= math.ceil(batch / gpus):
+        changes["micro_batch"] = None
+        if statistics:
+            changes["micro_tokens"] = None
     return EngineSpec.model_validate(engine.model_dump() | changes)
 
 

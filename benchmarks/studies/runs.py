@@ -4,7 +4,6 @@ on."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from typing import Any, Literal
 
 from benchmarks.files import json_digest
@@ -28,8 +27,8 @@ from methods.registry import available, get_method
 
 TaskName = Literal["train", "evaluate", "time"]
 TASKS: tuple[TaskName, ...] = ("train", "evaluate", "time")
-# Fields of a RunSpec that do not affect training, but for :func:`_selecting`; ASKED lists which of them each
-# task's result depends on.
+# Fields of a RunSpec that do not affect training, but for one that :func:`settings_digest` adds; ASKED lists which of
+# them each task's result depends on.
 MEASURED = ("evaluation", "timing", "timing_threads", "analysis")
 ASKED = {
     "train": (),
@@ -96,10 +95,10 @@ class RunSpec(Strict):
 
     def with_decoding_options(self, decoding: str) -> RunSpec:
         """Return the run as it answers under a decoding: with the options that this changes."""
-        changed = self.evaluation.decodings[decoding].options.items()
-        return self.model_copy(
-            update={"options": reduce(lambda options, change: set_path(options, *change), changed, self.options)}
-        )
+        options = self.options
+        for path, value in self.evaluation.decodings[decoding].options.items():
+            options = set_path(options, path, value)
+        return self.model_copy(update={"options": options})
 
     def validated(self) -> RunSpec:
         """Return the run itself, or raise an error that names a decoding whose options a trained model cannot take, or
@@ -155,12 +154,9 @@ class RunSpec(Strict):
 
     def covers(self, asked: RunSpec) -> bool:
         """Return whether this run, if it is trained like the ``asked`` run, provides all of that run's results."""
-        held, wanted = self.evaluation, asked.evaluation
-        same = held.model_copy(update={"tests": (), "decodings": {}}) == wanted.model_copy(
-            update={"tests": (), "decodings": {}}
-        )
+        held, wanted, parts = self.evaluation, asked.evaluation, {"tests", "decodings"}
         return (
-            same
+            held.model_dump(exclude=parts) == wanted.model_dump(exclude=parts)
             and set(wanted.tests) <= set(held.tests)
             and wanted.decodings.items() <= held.decodings.items()
             and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
@@ -182,20 +178,14 @@ def settings_digest(run: Mapping[str, Any], task: TaskName | Literal["analyse"])
     """Return :meth:`RunSpec.digest` of a run's settings as they were recorded, whatever fields a RunSpec has today."""
     left_out = {"starts_at", *MEASURED} - {*ASKED[task]}  # a path is not a setting: the weights have a digest
     kept = {key: value for key, value in run.items() if key not in left_out}
-    if task == "train":
-        kept |= _selecting(run)
+    if task == "train" and run["training"].get("select_by") == "accuracy":
+        kept["max_new_tokens"] = run["evaluation"]["max_new_tokens"]  # of the answers that weights are selected by
     if task == "time":  # only the default decoding is timed
         decodings = {name: value for name, value in run["evaluation"]["decodings"].items() if name == "default"}
         kept["evaluation"] = run["evaluation"] | {"decodings": decodings}
     else:
         kept["engine"] = {"precision": run["engine"]["precision"], **_passes(run)}
     return json_digest(kept)[:16]
-
-
-def _selecting(run: Mapping[str, Any]) -> dict[str, int]:
-    """Return the settings of answers that training depends on: they count only if accuracy selects weights."""
-    by_accuracy = run["training"].get("select_by") == "accuracy"
-    return {"max_new_tokens": run["evaluation"]["max_new_tokens"]} if by_accuracy else {}
 
 
 def _passes(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,13 +195,16 @@ def _passes(run: Mapping[str, Any]) -> dict[str, Any]:
     draws = bool(training.get("dropout") or (training.get("lora") or {}).get("dropout"))
     if not draws and (run["method"] not in available() or not get_method(run["method"]).batch_terms):
         return {}
+    found: dict[str, Any] = {}
     ranks = engine.get("gpus", 1) * engine.get("nodes", 1)
-    apart = {"ranks": ranks} if ranks > 1 else {}
-    compiled = {"compile": True} if draws and engine.get("compile") else {}
-    if not (engine.get("micro_batch") or engine.get("micro_tokens")):
-        return compiled | (apart if draws else {})
-    tokens = {"micro_tokens": engine["micro_tokens"]} if engine.get("micro_tokens") else {}
-    if not engine.get("micro_batch"):  # the number of parts is then a multiple of the number of ranks
-        return compiled | tokens | apart
-    rows = rows_per_pass(training["batch_size"], ranks, engine["micro_batch"])
-    return compiled | ({"micro_batch": rows, **tokens} if rows < training["batch_size"] else tokens)
+    if draws and engine.get("compile"):
+        found["compile"] = True
+    if engine.get("micro_tokens"):
+        found["micro_tokens"] = engine["micro_tokens"]
+    if engine.get("micro_batch"):
+        rows = rows_per_pass(training["batch_size"], ranks, engine["micro_batch"])
+        if rows < training["batch_size"]:
+            found["micro_batch"] = rows
+    elif ranks > 1 and (draws or engine.get("micro_tokens")):  # the number of parts is a multiple of that of ranks
+        found["ranks"] = ranks
+    return found

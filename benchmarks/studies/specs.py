@@ -28,6 +28,7 @@ LONGEST_NAME = 100  # letters: files are named after it, most with something bef
 Identifier = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 Form = Literal["equation", "text", "lines"]
 Kernels = Literal["native", "portable"]
+Offload = Literal["none", "optimizer", "weights"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -228,7 +229,7 @@ class EngineSpec(Strict):
         default=0,
         description="ZeRO stage, which partitions across ranks: 1 optimizer states, 2 also gradients, 3 also weights",
     )
-    offload: Literal["none", "optimizer", "weights"] = Field(
+    offload: Offload = Field(
         default="none", description="what to offload to CPU memory; weights: both weights and optimizer states"
     )
     precision: Literal["float32", "bfloat16"] = Field(

@@ -243,8 +243,11 @@ class Study(Strict):
     @property
     def shared(self) -> dict[str, list[str]]:
         """The ids of the runs that come from other studies, by the name of the other study."""
-        others = dict.fromkeys(source.study for source in self.sources.values() if source.study != self.name)
-        return {other: [id for id, source in self.sources.items() if source.study == other] for other in others}
+        found: dict[str, list[str]] = {}
+        for id, source in self.sources.items():
+            if source.study != self.name:
+                found.setdefault(source.study, []).append(id)
+        return found
 
     def _source(self, run: RunSpec) -> RunSpec:
         theirs = (their for other in self._others for their in other.sources.values())

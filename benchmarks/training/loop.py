@@ -11,8 +11,8 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -151,48 +151,21 @@ class Trainer:
             write_json(self.paths.run / "spec.json", self.spec.model_dump(mode="json"))
         with memory_for_training(self.spec):
             self._resume()
-            state = self.state
-            with self._flushed_log(), defer_signals(self.notice.note):
-                while state.stage < len(self.stages):
-                    stage = self.stages[state.stage]
-                    steps = steps_of(stage, self.budget.steps_per_epoch)
-                    validate_every = max(1, math.ceil(steps / self.training.validations))
-                    train, held_out = self._data(stage, self.train), self._data(stage, self.held_out)
-                    engine = self._build_engine(stage)
-                    numbers = range(state.step, state.step + steps - state.stage_step)
-                    batches = batches_of(train, self.training, self.budget.steps_per_epoch, numbers)
-                    loader = PrefetchingLoader(engine, train, batches)
-                    with Progress(f"{self.spec.id} {stage.name}", steps, state.stage_step) as progress:
-                        while state.stage_step < steps:
-                            began = time.perf_counter()
-                            sums = optimizer_step(loader, state.stage_step)
-                            self._after_step(engine, sums, time.perf_counter() - began)
-                            selects = stage.select_on and state.stage_step % validate_every == 0
-                            if selects or state.stage_step == steps:
-                                self._validate(stage, engine, held_out)
-                            progress.advance(note=f"loss {sum(state.terms.values()):.3g}")
-                            if state.stage_step < steps and self._agreed_to_save():
-                                self._checkpoint(engine)
-                    self._close(engine, train, held_out)
-                    del engine, loader, train, held_out  # the next stage needs their memory
-                    self._end_stage()
+            try:
+                with defer_signals(self.notice.note):
+                    while self.state.stage < len(self.stages):
+                        self._train_stage(self.stages[self.state.stage])
+                        self._end_stage()
+            except BaseException:  # the log shows what led to it; a run that goes on drops what is after its checkpoint
+                with suppress(OSError, DiskFull):
+                    self.log.flush()
+                raise
+            self.log.flush()
             record = self._record(started)
         if self.ranks.first:
             write_final_record(self.paths, record)
         self.ranks.wait("the record")
         return read_json(self.paths.record("train"))
-
-    @contextmanager
-    def _flushed_log(self) -> Iterator[None]:
-        """Flush the log at the end of the block. If the block fails, the log shows what led to it; a run that goes on
-        drops the lines after its checkpoint."""
-        try:
-            yield
-        except BaseException:
-            with suppress(OSError, DiskFull):
-                self.log.flush()
-            raise
-        self.log.flush()
 
     def _resume(self) -> None:
         checkpoint = checkpoints.load_latest(self.paths.checkpoints, self.key, self.ranks)
@@ -208,6 +181,36 @@ class Trainer:
         log.warning("%s: going on from step %d", self.spec.id, self.state.step)
         self.optimizer = checkpoint.optimizer
 
+    def _train_stage(self, stage: Stage) -> None:
+        """Make all steps of the current stage that are left. Its engine and data end here: the next stage needs their
+        memory."""
+        state, steps = self.state, steps_of(stage, self.budget.steps_per_epoch)
+        validate_every = max(1, math.ceil(steps / self.training.validations))
+        train, held_out = self._data(stage, self.train), self._data(stage, self.held_out)
+        engine = self._build_engine(stage)
+        numbers = range(state.step, state.step + steps - state.stage_step)
+        loader = PrefetchingLoader(
+            engine, train, batches_of(train, self.training, self.budget.steps_per_epoch, numbers)
+        )
+        with Progress(f"{self.spec.id} {stage.name}", steps, state.stage_step) as progress:
+            while state.stage_step < steps:
+                began = time.perf_counter()
+                sums = optimizer_step(loader, state.stage_step)
+                self._after_step(engine, sums, time.perf_counter() - began)
+                selects = stage.select_on and state.stage_step % validate_every == 0
+                if selects or state.stage_step == steps:
+                    self._validate(stage, engine, held_out)
+                progress.advance(note=f"loss {sum(state.terms.values()):.3g}")
+                if state.stage_step < steps and self._agreed_to_save():
+                    self._checkpoint(engine)
+        following = self.stages[state.stage + 1 : state.stage + 2]
+        if following and following[0].keep_optimizer:
+            self.optimizer = {name: checkpoints.cpu_copy(tensor) for name, tensor in engine.optimizer_states()}
+        engine.close()
+        for data in (train, held_out):
+            if data.features is not None:
+                data.features.remove()
+
     def _build_engine(self, stage: Stage) -> Engine:
         """Return the engine of the current stage, with the optimizer states that it continues from."""
         phase = phase_of(self.stages, self.state.stage, self.budget.steps_per_epoch)
@@ -222,32 +225,21 @@ class Trainer:
             )
         return engine
 
-    def _close(self, engine: Engine, *loaders: StageLoader) -> None:
-        """Close a stage's engine, whose optimizer states are copied if the next stage continues with them, and remove
-        its features."""
-        following = self.state.stage + 1
-        if following < len(self.stages) and self.stages[following].keep_optimizer:
-            self.optimizer = {name: checkpoints.cpu_copy(tensor) for name, tensor in engine.optimizer_states()}
-        engine.close()
-        for loader in loaders:
-            if loader.features is not None:
-                loader.features.remove()
-
     def _data(self, stage: Stage, corpus: Corpus) -> StageLoader:
-        plain = StageLoader(self.method, corpus, stage, self.spec.seed, None)
+        data = StageLoader(self.method, corpus, stage, self.spec.seed, None)
         if not stage.cached:
-            return plain
+            return data
         part = "train" if corpus is self.train else "validation"
         label = f"{self.spec.id} {stage.name} features"
         store = FeatureStore(self.paths.checkpoints / f"features-{part}", label, self.ranks)
         began = time.perf_counter()
-        rows = np.arange(len(corpus))
-        context, precision = plain.context(0, 0), self.spec.engine.precision
+        rows, context, precision = np.arange(len(corpus)), data.context(0, 0), self.spec.engine.precision
         with self.notice.immediate():
             store.fill(self.method, precision, corpus, rows, context, self.spec.feature_batch_size)
         if self.state.stage_step == 0:  # a resumed stage computes features again; their time counts once
             self.state.seconds += time.perf_counter() - began
-        return StageLoader(self.method, corpus, stage, self.spec.seed, store)
+        data.features = store
+        return data
 
     def _after_step(self, engine: Engine, sums: Sums, seconds: float) -> None:
         state = self.state
@@ -522,10 +514,8 @@ def validation_sums(engine: Engine, data: StageLoader, context: Context, batch_s
     order = np.argsort(data.corpus.lengths, kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     parts = [engine.split_microbatches(batch, data.longest(batch)) for batch in batches]
-    if splits_batches(
-        engine.spec
-    ):  # deal them together, so that fewer ranks are idle; otherwise a pass stays within one batch
-        parts = [[part for batch_parts in parts for part in batch_parts]]
+    if splits_batches(engine.spec):  # deal them together, so that fewer ranks are idle; else a pass is of one batch
+        parts = [[*chain.from_iterable(parts)]]
     sums = Sums()
     for rows, counts in chain.from_iterable(map(engine.shard, parts)):
         batch = data.batch(rows, context)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def restore_finished(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
 def write_final_record(paths: Paths, record: dict[str, Any]) -> None:
     """Write the record of a run that has ended, whose checkpoints nobody needs any more."""
     write_json(paths.ended, record)
-    checkpoints.discard(paths.checkpoints)
+    shutil.rmtree(paths.checkpoints, ignore_errors=True)
     write_json(paths.record("train"), record)
 
 

@@ -131,18 +131,15 @@ def papers_records(wildcards):
     if wildcards.table != "claims":
         return ""
     files = [*Path("results").glob("paper_*/collect.json"), *Path("results/measured").glob("*/runs/paper_*/*/*.json")]
-    return digest(*(f"{file} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in sorted(files) if file.parent.name != wildcards.study))
+    others = [file for file in sorted(files) if file.parent.name != wildcards.study]
+    return digest(*(f"{file} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in others))
 
 
 def files_of_figure(wildcards):
     """Return the files that a figure is drawn from besides the records."""
-    return needs_of(wildcards.figure, study(wildcards.study))
-
-
-def needs_of(figure, study):
     from benchmarks.figures.render import FIGURE_BUILDERS  # matplotlib is slow to import
 
-    return FIGURE_BUILDERS[figure].needs(study, Path("results"))
+    return FIGURE_BUILDERS[wildcards.figure].needs(study(wildcards.study), Path("results"))
 
 
 def tries(wildcards):
