@@ -3,19 +3,16 @@
 import re
 from collections import Counter
 from itertools import pairwise
-from statistics import mean
 
 import pytest
 
-from benchmarks.data import get_dataset, make_tokenizer
-from benchmarks.data.loading import to_records
+from benchmarks.data import get_dataset
 from benchmarks.data.records import Raw, digest
 from benchmarks.data.sets import prosqa
 from benchmarks.data.sets.prosqa import CORPORA, SYMBOLS, Corpus, Edge, Problem, paths
 from benchmarks.data.sources import Draw
 from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
-from benchmarks.studies.specs import TokenizerSpec
 from test_data_sources import real
 
 SYMBOLIC = [corpus for corpus in CORPORA if corpus.form == "lines"]
@@ -52,22 +49,6 @@ def test_one_choice_lies_below_the_root_and_the_steps_are_a_shortest_path_to_it(
             assert len(others[decoy]) == len(path)
 
 
-@pytest.mark.parametrize("corpus", SYMBOLIC, ids=lambda corpus: corpus.name)
-def test_neither_place_nor_root_gives_the_answer_away(corpus: Corpus):
-    rows = [(asked(row), SYMBOLS.index(row.answer)) for row in corpus.generate("test")]
-    assert 0.4 < mean(choices[0] == target for (_, choices, _), target in rows) < 0.6
-    assert 0.4 < mean(root == 0 for (_, _, root), _ in rows) < 0.6
-    if corpus.shape.level:
-        assert 0.4 < mean(target == max(choices) for (_, choices, _), target in rows) < 0.6
-
-
-def test_no_two_parts_share_a_graph():
-    (small,) = (corpus for corpus in CORPORA if corpus.name == "prosqa_small")
-    graphs = [{frozenset(asked(row)[0]) for row in small.generate(part)} for part in ("validation", "test")]
-    assert list(map(len, graphs)) == [300, 500] and not graphs[0] & graphs[1]
-    assert {prosqa.part_of(tuple(sorted(graph, key=lambda edge: edge[::-1]))) for graph in graphs[1]} == {"test"}
-
-
 def test_sentences_say_the_same_as_symbols():
     problem = Problem(edges=((2, 4), (0, 2), (1, 3), (5, 3)), choices=(3, 4), path=(0, 2, 4))
     assert prosqa.symbols(problem) == Raw("", "| c e | a c | b d | f d ? d e : a", "a c\nc e", "e")
@@ -92,31 +73,6 @@ def test_the_published_rows_as_symbols_ask_what_their_files_do(split: str):
         edges, choices, root = asked(row)
         target = SYMBOLS.index(row.answer)
         assert target in choices and target in paths(edges, root) and {*steps(row)} <= {*edges}
-
-
-@real
-def test_generated_graphs_have_about_the_published_statistics():
-    """Tolerances are those within which the generator was fitted; its docstring claims no more."""
-
-    def statistics(sentences: list[Raw]) -> tuple[float, float, float]:
-        edges = mean(row.question.count(" is a ") for row in sentences)
-        nodes = mean(len({*re.findall(r"\w*pus\b|\b[A-Z]\w+(?= is a)", row.question)}) for row in sentences)
-        return edges, nodes, mean(row.solution.count("\n") + 1 for row in sentences)
-
-    (corpus,) = (corpus for corpus in CORPORA if corpus.name == "prosqa_generated")
-    own, published = statistics(list(corpus.generate("test"))), statistics(get_dataset("prosqa").rows("test"))
-    assert own == pytest.approx(published, rel=0.06)
-
-
-def test_each_node_is_a_token_of_trained_tokenizers():
-    (small,) = (corpus for corpus in CORPORA if corpus.name == "prosqa_small")
-    rows = list(small.generate("test"))
-    records = to_records("prosqa_small", "lines", "train", rows)
-    tokenizer = make_tokenizer(TokenizerSpec(trained=2048), records)
-    for record in records[:50]:
-        assert len(tokenizer.tokenize(record.question)) == len(record.question.split())
-        assert len(tokenizer.tokenize(record.answer)) == 1
-    assert len(SYMBOLS.casefold()) == len(set(SYMBOLS.casefold())) == len(SYMBOLS)
 
 
 @pytest.mark.parametrize(("name", "answer"), [("prosqa_small", "e"), ("prosqa", "Bob is a lempus.")])
