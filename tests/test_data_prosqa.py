@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from itertools import pairwise
+from statistics import mean
 
 import pytest
 
@@ -73,6 +74,20 @@ def test_the_published_rows_as_symbols_ask_what_their_files_do(split: str):
         edges, choices, root = asked(row)
         target = SYMBOLS.index(row.answer)
         assert target in choices and target in paths(edges, root) and {*steps(row)} <= {*edges}
+
+
+@real
+def test_generated_graphs_have_about_the_published_statistics():
+    """Tolerances are those within which the generator was fitted; its docstring claims no more."""
+
+    def statistics(sentences: list[Raw]) -> tuple[float, float, float]:
+        edges = mean(row.question.count(" is a ") for row in sentences)
+        nodes = mean(len({*re.findall(r"\w*pus\b|\b[A-Z]\w+(?= is a)", row.question)}) for row in sentences)
+        return edges, nodes, mean(row.solution.count("\n") + 1 for row in sentences)
+
+    (corpus,) = (corpus for corpus in CORPORA if corpus.name == "prosqa_generated")
+    own, published = statistics(list(corpus.generate("test"))), statistics(get_dataset("prosqa").rows("test"))
+    assert own == pytest.approx(published, rel=0.06)
 
 
 @pytest.mark.parametrize(("name", "answer"), [("prosqa_small", "e"), ("prosqa", "Bob is a lempus.")])

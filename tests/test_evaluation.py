@@ -131,7 +131,7 @@ def ready(decodings: dict[str, Any], results: Path) -> RunSpec:
 
 
 def trained(row: dict[str, Any], decodings: dict[str, Any], results: Path) -> RunSpec:
-    tests = {"tests": ["embedded_in_domain", "embedded_multistep"], "max_new_tokens": 4}
+    tests = {"tests": ["embedded_in_domain"], "max_new_tokens": 4}
     study = small_study([row], evaluation=tests | {"decodings": decodings})
     (spec,) = study.runs.values()
     train(spec, results)

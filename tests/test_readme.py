@@ -69,7 +69,7 @@ def harmless(command: str) -> str:
     stands_for = {
         "mlflow ui": "mlflow ui --help",
         "measure quick --batching": "measure smoke --batching --repeats 1 --questions 16",
-        "pytest -k": "pytest --collect-only -q tests/test_conformance.py -k",
+        "pytest -k": "pytest --collect-only -q -k",
     }
     for words, others in stands_for.items():
         command = command.replace(words, others)
