@@ -33,14 +33,16 @@ from small import fresh, small_study
 needs_deepspeed = pytest.mark.skipif(not find_spec("deepspeed"), reason="DeepSpeed is not installed")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
 ROOT = Path(__file__).resolve().parent.parent
-# Files that take longest start first, so that all workers end together
-LONG = (
-    "test_verification",
-    "test_paper_studies",
+# Files that run workflows, several processes, or trainings: `make quicktest` leaves them out. They start first, and of
+# them those that take longest, so that all workers end together
+SLOW = (
     "test_readme",
+    "test_paper_studies",
+    "test_reference_results",
     "test_rank_faults",
     "test_workflow",
     "test_ranks",
+    "test_verification",
     "test_ended",
     "test_damaged",
     "test_plan_costs",
@@ -53,18 +55,11 @@ LONG = (
     "test_live_tracking",
     "test_adapters",
     "test_tracking",
-)
-
-
-# These and the above run workflows, several processes, or trainings: `make quicktest` leaves them out
-SLOW = (
-    *LONG,
     "test_analysis_task",
     "test_any_input",
     "test_architectures",
     "test_archive",
     "test_claims",
-    "test_claims_workflow",
     "test_comparison",
     "test_data_store",
     "test_data_synthetic",
@@ -111,7 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
     for item in items:
         if item.path.stem in SLOW:
             item.add_marker(pytest.mark.slow)

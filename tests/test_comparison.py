@@ -102,12 +102,6 @@ def test_runs_by_id_are_those_of_the_records(folder: Path, tracked: dict[str, st
         compare("0" * 32, "fake:text/cot/s0", folder, None, "default")
 
 
-def test_one_test_set_alone(folder: Path) -> None:
-    result = compare("fake:text/cot/s0", "fake:text/oracle/s0", folder, "beta", "default")
-    assert result.tests["test"].tolist() == ["beta"] and set(result.questions["test"]) == {"beta"}
-    assert result.tests["kind"].tolist() == ["mcnemar"]
-
-
 def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared: Comparison) -> None:
     pack(folder / "fake", tmp_path / "fake")
     found = compare(f"{folder}/fake:equation/marcos/s0", f"{tmp_path}/fake:equation/cot/s0", Path(), None, "default")
@@ -139,12 +133,6 @@ def test_numbers_are_shown_in_the_units_of_the_tables(compared: Comparison) -> N
     memory = compared.metrics.set_index("metric").loc["peak_memory/beta", "a"]
     assert float(lines["peak_memory/beta (MB)"][0]) == pytest.approx(memory / 1e6, rel=1e-5)
     assert "a - b (points)" in render(compared)
-
-
-def test_other_decodings(folder: Path) -> None:
-    assert compare("fake:text/marcos/s0", "fake:equation/marcos/s0", folder, None, "mean_r").decoding == "mean_r"
-    with pytest.raises(InputError, match="no predictions of decoding 'mean_r'; it has"):
-        compare("fake:text/marcos/s0", "fake:text/cot/s0", folder, None, "mean_r")
 
 
 @pytest.mark.parametrize(
@@ -285,8 +273,3 @@ def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database " * 100, encoding="utf-8")
     with pytest.raises(InputError, match=r"^MLflow cannot be asked \([^\n]*\): if .*mlflow.db is damaged, move it"):
         compare(ID, "fake:text/oracle/s0", tmp_path, None, "default")
-
-
-def test_the_help_says_how_runs_are_named() -> None:
-    text = " ".join(invoke("compare", "--help").output.replace("│", "").split())
-    assert "STUDY:BLOCK/ROW/sSEED for a run" in text and "or an MLflow run id" in text

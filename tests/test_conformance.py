@@ -15,11 +15,14 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 
 from benchmarks.budgets import curriculum
 from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
+from benchmarks.plan.memory import shapes_only
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import set_path
 from benchmarks.studies.study import Study
@@ -39,12 +42,11 @@ from conforming import (
     setup,
 )
 from conftest import bibtex_fields
-from methods.base import Method
+from methods.base import Batch, Context, Method
 from methods.cot_sft import CoTSFT
 from methods.generation import Decoding, Latents, Tokens
 from methods.registry import available, build, get_method
 from small import small_study, stopped_after
-from unknown import step_without_numbers
 
 
 @pytest.fixture(params=available())
@@ -140,6 +142,36 @@ def test_losses_and_statistics_are_summed_in_float32(method: Method) -> None:
         assert {tensor.dtype for tensor in (*output.losses.values(), *output.statistics.values())} == {torch.float32}
 
 
+def step_without_numbers(method: Method, batch: Batch, context: Context) -> None:
+    """Run the forward and backward pass of a micro-batch, including the features of a cached stage.
+
+    On a GPU, reading a value waits until all earlier work is done, and then the device waits for new work. Here it is
+    an error of PyTorch that names the operation.
+    """
+    mode = FakeTensorMode()
+    own = {**dict(method.named_buffers()), **method.state_dict(keep_vars=True)}
+    weights: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in own.items()}
+    with mode:
+        unknown = shapes_only(batch, mode)
+        if context.stage.cached:
+            inside = {f"method.{name}": tensor for name, tensor in weights.items()}
+            with torch.no_grad():
+                unknown = method.collate_features(functional_call(_Features(method), inside, (unknown, context)))
+        output = functional_call(method, weights, (unknown, context))
+        torch.stack([*output.losses.values()]).sum().backward()
+
+
+class _Features(nn.Module):
+    """Call :meth:`Method.features` as a module's forward pass."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, batch: Batch, context: Context) -> dict[str, Tensor]:
+        return self.method.features(batch, context)
+
+
 def test_training_asks_for_no_numbers(method: Method) -> None:
     """This keeps a GPU supplied with work. Code that fails here belongs in ``collate``, on the host."""
     for context in contexts(method):
@@ -160,18 +192,19 @@ def test_what_goes_to_a_gpu_is_pinned_whole(method: Method, monkeypatch: pytest.
         assert len(pinned) >= len(batch.tensors) and all(tensor.is_contiguous() for tensor in pinned)
 
 
-def test_batch_size_changes_no_answer(placed: Method) -> None:
-    for decoding in ({}, {"tokens": "sample", "latents": "sample", "seed": 3}):
-        together = say(placed, questions(), **decoding)
-        alone = [say(placed, [question], **decoding)[0] for question in questions()]
-        assert together == alone
+DRAWN: dict[str, Any] = {"tokens": "sample", "latents": "sample", "seed": 3}
+
+
+def test_batch_size_changes_no_draw(placed: Method) -> None:
+    """Greedy answers are those of `test_answers_need_no_cache`."""
+    assert say(placed, questions(), **DRAWN) == [say(placed, [question], **DRAWN)[0] for question in questions()]
 
 
 def test_every_stage_of_a_curriculum_can_be_asked(method: Method) -> None:
     """Batch mates do not change an answer. Without a stage, a model answers as in its last stage."""
     *earlier, last = method.stages(BUDGET)
     assert last.answers and say(method, questions(), stage=last) == say(method, questions())
-    for stage in (stage for stage in earlier if stage.answers):
+    for stage in [stage for stage in earlier if stage.answers][:1]:
         together = say(method, questions(), stage=stage)
         assert together == [say(method, [question], stage=stage)[0] for question in questions()]
 
@@ -184,10 +217,9 @@ def test_answers_need_no_cache(placed: Method) -> None:
 
 def test_fixed_buffers_change_no_answer(placed: Method) -> None:
     """These are the buffers on which graphs are captured on a GPU. Batches of different sizes share them in turn."""
-    for decoding in ({}, {"tokens": "sample", "latents": "sample", "seed": 3}):
-        grown = say(placed, questions(), **decoding)
-        assert say(placed, questions()[:3], cache="static", **decoding) == grown[:3]
-        assert say(placed, questions(), cache="static", **decoding) == grown
+    grown = say(placed, questions(), **DRAWN)
+    assert say(placed, questions()[:3], cache="static", **DRAWN) == grown[:3]
+    assert say(placed, questions(), cache="static", **DRAWN) == grown
 
 
 def test_lengths_can_be_forced(method: Method) -> None:
@@ -215,10 +247,10 @@ def test_a_question_asked_twice_gets_one_answer(method: Method) -> None:
 def test_draws_depend_on_the_seed_only_if_declared(method: Method) -> None:
     """Latents are looked at too: those of an untrained model may differ without any effect on its answers."""
     for tokens, latents in product(get_args(Tokens), get_args(Latents)):
-        decodings = [Decoding(tokens, latents, max_new_tokens=12, trace=True, seed=seed) for seed in range(3)]
+        decodings = [Decoding(tokens, latents, max_new_tokens=12, trace=True, seed=seed) for seed in range(2)]
         said = [method.generate(questions(), decoding) for decoding in decodings]
-        first, *others = ([one.answer, *one.trace.values()] for one in said)
-        equal = all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+        first, other = ([one.answer, *one.trace.values()] for one in said)
+        equal = all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
         stochastic = method.stochastic(decodings[0])
         assert equal or stochastic, f"`stochastic` denies that seeds matter ({tokens} tokens, {latents} latents)"
         if tokens == "sample":
@@ -312,7 +344,8 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
             other = method.generate(questions(), Decoding(trace=True, max_new_tokens=4, thoughts=thoughts)).trace
         assert any(not torch.allclose(trace[name], other[name], atol=1e-4) for name in trace), thoughts
         assert say(method, questions(), tokens="sample") != say(method, questions(), tokens="sample", thoughts=thoughts)
-    single = [say(method, [question], thoughts=thoughts) for question in questions() for thoughts in ("own", "mean")]
+    some = questions()[:3]
+    single = [say(method, [question], thoughts=thoughts) for question in some for thoughts in ("own", "mean")]
     assert single[::2] == single[1::2]  # alone, the mean of a question's latents is its own
 
 

@@ -40,22 +40,3 @@ def test_training_shows_no_held_out_pair_and_the_multistep_test_always_one():
     assert all(embedded.unseen(chain) for chains in embedded.UNSEEN for chain in chains)
     assert {len(row.steps) for row in load_records("embedded_multistep", "text", "test")} == {2, 3}
     assert {len(row.steps) for row in load_records("embedded", "text", "train")} == {1, 2, 3}
-
-
-def test_the_reworded_test_uses_training_words():
-    known = {word for row in embedded.generate("train") for word in re.findall("[A-Za-z]+", row.question)}
-    words = {word for row in embedded.generate("reworded") for word in re.findall("[A-Za-z]+", row.question)}
-    assert words <= known
-
-
-def test_both_forms_have_the_same_questions_and_as_many_steps():
-    equation, text = (load_records("embedded_in_domain", form, "test") for form in ("equation", "text"))
-    assert [row.question for row in equation] == [row.question for row in text]
-    assert [len(row.steps) for row in equation] == [len(row.steps) for row in text]
-    assert all("<<" not in step and step.endswith(".") for row in text for step in row.steps)
-
-
-def test_generation_repeats():
-    first = [next(embedded.problems("train")) for _ in range(2)]
-    assert first[0] == first[1]
-    assert first[0].question == embedded.generate("train")[0].question

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.data import get_dataset, load_records, make_tokenizer
 from benchmarks.data.records import DataError, Raw, digest
 from benchmarks.data.sets import multiplication
-from benchmarks.data.sets.multiplication import CORPORA, DIGITS, generate, multiply
+from benchmarks.data.sets.multiplication import DIGITS, generate, multiply
 from benchmarks.data.sources import icot_lines
 from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
@@ -32,16 +32,6 @@ def test_answers_are_products_and_steps_add_up_to_them(digits: int):
             total += int(partial[::-1])
             assert all(int(sum[::-1]) == total for sum in running)
         assert len(partials) == digits and total == first * second
-
-
-@pytest.mark.parametrize("digits", QUICK)
-def test_no_two_corpora_share_a_product_in_any_order(digits: int):
-    """Numbers are read from the questions, not from the generator."""
-    products = [{tuple(sorted(factors(row))) for row in generate(digits, corpus)} for corpus in CORPORA]
-    assert len(set.union(*products)) == sum(map(len, products))
-    for corpus in CORPORA:
-        rows = generate(digits, corpus)
-        assert len({row.question for row in rows}) == len(rows) == multiplication.size(digits, corpus)
 
 
 @real

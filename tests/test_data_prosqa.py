@@ -7,15 +7,13 @@ from statistics import mean
 
 import pytest
 
-from benchmarks.data import get_dataset, make_tokenizer
-from benchmarks.data.loading import to_records
+from benchmarks.data import get_dataset
 from benchmarks.data.records import Raw, digest
 from benchmarks.data.sets import prosqa
 from benchmarks.data.sets.prosqa import CORPORA, SYMBOLS, Corpus, Edge, Problem, paths
 from benchmarks.data.sources import Draw
 from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
-from benchmarks.studies.specs import TokenizerSpec
 from test_data_sources import real
 
 SYMBOLIC = [corpus for corpus in CORPORA if corpus.form == "lines"]
@@ -50,22 +48,6 @@ def test_one_choice_lies_below_the_root_and_the_steps_are_a_shortest_path_to_it(
         assert len(set(edges)) == len(edges) and all(parent < node for parent, node in edges)
         if corpus.shape.level:
             assert len(others[decoy]) == len(path)
-
-
-@pytest.mark.parametrize("corpus", SYMBOLIC, ids=lambda corpus: corpus.name)
-def test_neither_place_nor_root_gives_the_answer_away(corpus: Corpus):
-    rows = [(asked(row), SYMBOLS.index(row.answer)) for row in corpus.generate("test")]
-    assert 0.4 < mean(choices[0] == target for (_, choices, _), target in rows) < 0.6
-    assert 0.4 < mean(root == 0 for (_, _, root), _ in rows) < 0.6
-    if corpus.shape.level:
-        assert 0.4 < mean(target == max(choices) for (_, choices, _), target in rows) < 0.6
-
-
-def test_no_two_parts_share_a_graph():
-    (small,) = (corpus for corpus in CORPORA if corpus.name == "prosqa_small")
-    graphs = [{frozenset(asked(row)[0]) for row in small.generate(part)} for part in ("validation", "test")]
-    assert list(map(len, graphs)) == [300, 500] and not graphs[0] & graphs[1]
-    assert {prosqa.part_of(tuple(sorted(graph, key=lambda edge: edge[::-1]))) for graph in graphs[1]} == {"test"}
 
 
 def test_sentences_say_the_same_as_symbols():
@@ -106,17 +88,6 @@ def test_generated_graphs_have_about_the_published_statistics():
     (corpus,) = (corpus for corpus in CORPORA if corpus.name == "prosqa_generated")
     own, published = statistics(list(corpus.generate("test"))), statistics(get_dataset("prosqa").rows("test"))
     assert own == pytest.approx(published, rel=0.06)
-
-
-def test_each_node_is_a_token_of_trained_tokenizers():
-    (small,) = (corpus for corpus in CORPORA if corpus.name == "prosqa_small")
-    rows = list(small.generate("test"))
-    records = to_records("prosqa_small", "lines", "train", rows)
-    tokenizer = make_tokenizer(TokenizerSpec(trained=2048), records)
-    for record in records[:50]:
-        assert len(tokenizer.tokenize(record.question)) == len(record.question.split())
-        assert len(tokenizer.tokenize(record.answer)) == 1
-    assert len(SYMBOLS.casefold()) == len(set(SYMBOLS.casefold())) == len(SYMBOLS)
 
 
 @pytest.mark.parametrize(("name", "answer"), [("prosqa_small", "e"), ("prosqa", "Bob is a lempus.")])

@@ -90,12 +90,6 @@ def test_rows_that_are_missing_are_refused_where_their_number_is_known(folder: P
     assert "has 2 rows instead of 1. The number is assumed" in caplog.text
 
 
-def test_bytes_that_are_no_text_are_named(folder: Path):
-    (folder / "gsm8k/train.jsonl").write_bytes(GOOD.encode() + b"\n\xff\xfe")
-    with pytest.raises(InputError, match="line 2: not UTF-8"):
-        small_gsm8k().rows("train")
-
-
 def test_a_split_of_which_only_some_files_are_there_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sources, "load_dataset", lambda *a, **k: pytest.fail("asked the hub"))
     first, second = svamp.SVAMP_4138.files["test"]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from benchmarks.data import get_dataset, load_records
 from benchmarks.data.sources import Draw
-from benchmarks.data.synthetic import CORPORA, parallel24, shuffled
+from benchmarks.data.synthetic import CORPORA, parallel24
 from benchmarks.scoring import SCORERS, Reference
 
-SMALL = ("rs_n2_k3", "rp_n2_k2", "rp_n2_k3", "p24_k1", "p24_k3", "copy_k4")
+SMALL = ("rs_n2_k3", "rp_n2_k2", "p24_k3", "copy_k4")  # of each task
 
 
-@pytest.mark.parametrize("name", CORPORA)
-def test_every_corpus_has_a_card_with_its_scorer_and_checksums(name: str):
-    card = get_dataset(name).card
-    assert card.scorer in SCORERS and not card.numeric
-    assert all(card.records.values()) and card.records.keys() == card.counts.keys() == CORPORA[name].sizes.keys()
+def test_every_corpus_has_a_card_with_its_scorer_and_checksums():
+    for name in CORPORA:
+        card = get_dataset(name).card
+        assert card.scorer in SCORERS and not card.numeric
+        assert all(card.records.values()) and card.records.keys() == card.counts.keys() == CORPORA[name].sizes.keys()
 
 
-@pytest.mark.parametrize("name", ["rs_n5_k3", "rp_n5_k3", "copy_k64"])
+@pytest.mark.parametrize("name", ["rp_n5_k3", "copy_k64"])
 def test_large_tests_are_those_of_their_cards_and_solved(name: str):
     """Reading a test set verifies its checksum."""
     for row in load_records(name, "lines", "test")[:50]:
@@ -37,29 +35,6 @@ def test_no_test_question_is_trained_on_or_asked_twice(name: str):
     order = sorted if name.startswith("p24") else list  # the same four numbers in another order are the same problem
     known = {tuple(order(row.question.split())) for row in train}
     assert known.isdisjoint(tuple(order(row.question.split())) for row in test)
-
-
-@pytest.mark.parametrize(("name", "count"), [("rs_n2_k2", 10), ("rs_n2_k3", 10), ("rp_n2_k3", 12), ("copy_k4", 3)])
-def test_draws_are_uniform_and_independent_of_each_other(name: str, count: int):
-    scorer = SCORERS[get_dataset(name).card.scorer]
-    drawn: list[Counter[str]] = []
-    for row in load_records(name, "lines", "train")[:6000]:
-        text = "\n".join([*row.steps, f"#### {row.answer}"])
-        asked = Reference(row.question, row.answer, len(row.steps))
-        draws = scorer.score(text, asked).draws
-        drawn = drawn or [Counter() for _ in draws]
-        for counter, draw in zip(drawn, draws, strict=True):
-            counter[str(draw)] += 1
-        assert set(scorer.choices(asked)) == {count}
-    for counter in drawn:
-        assert len(counter) == count
-        assert max(counter.values()) < 1.5 * min(counter.values())  # pairs of equal numbers have two explanations
-
-
-def test_permutations_are_uniform():
-    draw = Draw("test")
-    counts = Counter(tuple(shuffled(draw, 3)) for _ in range(6000))
-    assert len(counts) == 6 and min(counts.values()) > 850
 
 
 def test_four_numbers_take_no_more_than_three_steps():

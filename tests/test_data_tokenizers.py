@@ -194,23 +194,6 @@ def test_a_tokenizer_without_its_vocabulary_is_refused(
         make_tokenizer(TokenizerSpec(pretrained="qwen2.5"), [])
 
 
-@pytest.mark.parametrize(
-    "content", [b"5", b"[1]", b"{", b"\xff", b'{"a": "\\ud83d"}', b"{}", b'{"model": 3}', b"[" * 9999]
-)
-@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
-def test_files_of_a_tokenizer_that_cannot_be_read_are_named(
-    trained: PreTrainedTokenizerFast, file: str, content: bytes, tmp_path: Path
-):
-    trained.save_pretrained(tmp_path / "tokenizer")
-    (tmp_path / "tokenizer" / file).write_bytes(content)
-    try:
-        load_tokenizer(tmp_path)
-    except InputError as error:
-        assert str(tmp_path) in str(error) and "marcos-bench data" in str(error)
-    else:
-        assert content == b"{}" or content.startswith(b'{"model')  # settings that are not used, or none
-
-
 def test_words_are_single_tokens_and_text_comes_back():
     records = load_records("rp_n2_k3", "lines", "test")
     tokenizer = make_tokenizer(TokenizerSpec(trained="words"), records)

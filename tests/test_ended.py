@@ -83,22 +83,24 @@ def told_to_go_while_features_are_computed(_: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "fault"),
+    ("row", "faults"),
     [
-        *[("cot_sft", fault) for fault in (in_step, in_writing, before_renaming, after_renaming)],
-        *[("cot_sft", fault) for fault in (before_the_weights, before_the_record)],
-        ("marcos", in_step),  # with features that are computed again
+        # One after the other: each number is of calls in the process that goes on
+        ("cot_sft", [(in_step, 5), (in_writing, 6), (before_renaming, 3), (after_renaming, 4)]),
+        ("cot_sft", [(before_the_weights, 1), (before_the_record, 1)]),
+        ("marcos", [(in_step, 7), (in_step, 7)]),  # in each of its phases, with features that are computed again
     ],
+    ids=["checkpoints", "end", "phases"],
 )
 def test_a_killed_run_ends_with_the_weights_and_the_log_of_one_that_was_not(
-    fault: Fault,
+    faults: list[tuple[Fault, int]],
     row: str,
     results: Path,
     undisturbed: Callable[[RunSpec], str],
     undisturbed_run: Callable[[RunSpec], Path],
 ) -> None:
     spec = run_of(row, log_every=1)
-    for count in (7, 13) if row == "marcos" else (13,):  # in each of its phases
+    for fault, count in faults:
         assert exit_code(fault, count, spec, results) == -signal.SIGKILL
     assert not (Paths(results, spec).run / "train.json").exists()
     assert train(spec, results)["weights_sha256"] == undisturbed(spec)

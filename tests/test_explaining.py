@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-from weakref import ref
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.analysis.explaining import Question, TokenEmbeddings, explain, token_embeddings
+from benchmarks.analysis.explaining import TokenEmbeddings, token_embeddings
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.evaluation.inference import decoding_of
-from benchmarks.studies.paths import Paths
 from methods.errors import InputError
 from test_analysis_task import RUN, command, results, study
 
@@ -98,20 +95,6 @@ def test_no_file_is_replaced_and_none_is_left_empty(results: Path, tmp_path: Pat
     other = tmp_path / "other.npz"
     text = command(results, "explain", "--text", TEXT, "--output", str(other), "--run", COT, code=2)
     assert f"none of these runs thinks in latents ({COT})" in text and not other.exists()
-
-
-def test_one_model_is_in_memory_at_a_time(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, seen = TrainedModel.load, list[Any]()
-
-    def alone(spec: Any, results: Path) -> TrainedModel:
-        assert not [method for method in seen if method() is not None]
-        model = load(spec, results)
-        seen.append(ref(model.method))
-        return model
-
-    monkeypatch.setattr(TrainedModel, "load", alone)
-    explain(study(), results, Question(text=TEXT))
-    assert len(seen) == len([spec for spec in study().runs.values() if Paths(results, spec).weights.is_file()]) == 3
 
 
 class Letters:

@@ -27,23 +27,22 @@ from benchmarks.verification.checks import report, verify
 from commands import invoke, study_file
 from methods.errors import InputError
 from test_tables import cells
-from test_verification import TESTS, edit, study
+from test_verification import TESTS, edit
 
 TEST, OTHER = "embedded_in_domain", "embedded_reworded"
 THEIR_ACCURACY = fabricate.ACCURACY | {"cot": (0.99, 0.99)}  # better than all of ours
 FROM = "(from theirs, never ranked)"
 
 
-def made(folder: Path, accuracy: Any = fabricate.ACCURACY) -> Path:
-    fabricate.collected(study(), folder, accuracy)
-    return folder
+def study() -> Study:
+    return fabricate.study(evaluation=TESTS)
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("both")
-    made(folder / "ours")
-    made(folder / "theirs", THEIR_ACCURACY)
+    fabricate.collected(study(), folder / "ours")
+    fabricate.collected(study(), folder / "theirs", THEIR_ACCURACY)
     return folder
 
 

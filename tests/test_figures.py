@@ -173,11 +173,6 @@ def test_a_study_with_one_number_of_latents_has_no_curve(folder: Path) -> None:
         render(study(), folder, Figure.latents_curve)
 
 
-def test_an_ablation_is_named_after_its_row(folder: Path) -> None:
-    drawing = ParetoFigure(results.load_collected(study(), folder))
-    assert [drawing.row_name(row) for row in study().rows] == ["CoT-SFT", "MarCos", "MarCos w/o R", "Gold answers"]
-
-
 def test_a_method_has_one_colour_in_all_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The colour depends neither on the rows above nor on other installed packages."""
     studies = study(), study(rows=[{"id": "mine", "method": "marcos"}, *ROWS])

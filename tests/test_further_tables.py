@@ -176,7 +176,7 @@ def test_a_row_whose_r_is_dead_says_so_in_every_table(tasks: bool, tmp_path: Pat
     fabricate(ours, tmp_path, {})
     let_r_die(tmp_path / "fake/runs/equation/marcos/s0")
     results.collect(ours, tmp_path)
-    own = (Table.main, Table.decoding, Table.controls, Table.ablation, Table.nar, Table.scale)
+    own = (Table.decoding, Table.controls, Table.ablation, Table.scale)
     for table in TASKS if tasks else own:
         assert "MarCos (R dead" in contents(ours, tmp_path, table)["md"], table
 

@@ -15,7 +15,6 @@ from conforming import contexts, examples, make, setup
 from methods import head
 from methods.backbone import label_loss
 from methods.head import Head
-from methods.registry import available
 
 ROWS, WIDTH, WORDS = 300, 16, 151_936
 
@@ -48,8 +47,8 @@ def test_loss_and_gradients_are_those_of_whole_logits(
         torch.testing.assert_close(parts, whole, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", available())
-def test_every_method_learns_the_same_by_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["codi", "marcos"])  # with a loss of several passes, and one of several steps
+def test_methods_learn_the_same_by_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method = make(name)
     for context in contexts(method):
         if context.stage.cached:

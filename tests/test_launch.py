@@ -24,7 +24,6 @@ from benchmarks.analysis import task as analysis
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
-from benchmarks.files import read_json
 from benchmarks.processes import devices, launch
 from benchmarks.processes.launch import alive, command, exit_status, run_ranks
 from benchmarks.processes.locks import FileLock
@@ -32,8 +31,7 @@ from benchmarks.processes.preemption import block_sigterm
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from benchmarks.studies.study import load_study
 from benchmarks.timing import measuring, speed
-from benchmarks.training import loop
-from commands import invoke, study_file
+from commands import invoke
 from conftest import ROOT, needs_deepspeed, needs_linux
 from methods.base import Budget
 from methods.errors import InputError
@@ -201,31 +199,6 @@ def test_gpus_that_share_every_run_change_no_run_but_those_with_statistics_of_a_
     bare.setenv("MARCOS_BENCH_GPUS", "all")
     with pytest.raises(InputError, match="MARCOS_BENCH_GPUS is 'all': set it to the number of GPUs"):
         load_study("smoke")
-
-
-@needs_deepspeed
-def test_a_run_that_all_gpus_share_is_the_run_of_one(tmp_path: Path, bare: pytest.MonkeyPatch) -> None:
-    """Two ranks train it; whoever asks for it without them finds it trained."""
-    rows = [{"id": "cot_sft", "method": "cot_sft", "engine": {"micro_batch": 32, "micro_tokens": 4096}}]
-    path = study_file(small_study(rows, training={"epochs": 0.3}), tmp_path)
-    call = ["train", path, "equation/cot_sft/s0", "--results", tmp_path]
-    invoke("data", path, "--results", tmp_path)
-    bare.setenv("MARCOS_BENCH_GPUS", "2")
-    invoke(*call)
-    run = tmp_path / "small/runs/equation/cot_sft/s0"
-    engine = read_json(run / "spec.json")["engine"]
-    assert (engine["gpus"], engine["zero_stage"], engine["micro_batch"], engine["micro_tokens"]) == (2, 1, None, 4096)
-    trained = read_json(run / "train.json")
-    bare.delenv("MARCOS_BENCH_GPUS")
-    bare.setattr(loop, "Trainer", None)
-    invoke(*call)
-    assert read_json(run / "train.json") == trained
-
-
-def test_a_row_may_have_settings_of_its_own() -> None:
-    rows = [{"id": "a", "method": "cot_sft"}, {"id": "b", "method": "cot_sft", "engine": {"micro_batch": 2}}]
-    runs = small_study(rows, engine={"kind": "deepspeed", "gpus": 2}).runs.values()
-    assert [(run.engine.gpus, run.engine.micro_batch) for run in runs] == [(2, None), (2, 2)]
 
 
 def test_a_stage_may_have_a_learning_rate_of_its_own() -> None:

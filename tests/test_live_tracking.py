@@ -165,9 +165,7 @@ def test_a_locked_database_changes_nothing(results: Path, undisturbed: Callable[
     assert steps_in(results, spec.id) == list(range(1, STEPS + 1))
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "nothing://at all"])
 def test_a_server_that_is_not_there_changes_nothing(
-    address: str,
     results: Path,
     undisturbed: Callable[[RunSpec], str],
     monkeypatch: pytest.MonkeyPatch,
@@ -175,7 +173,7 @@ def test_a_server_that_is_not_there_changes_nothing(
 ) -> None:
     spec = run_of("cot_sft", log_every=1)
     undisturbed(spec)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     began = time.monotonic()
     assert train(spec, results)["weights_sha256"] == undisturbed(spec)
     assert time.monotonic() - began < 30, "it does not wait for the server"

@@ -222,14 +222,6 @@ def test_a_study_with_other_blocks_than_the_papers_table_has_a_table(tmp_path: P
     assert len(shown) == len(study.blocks) and all(line.count("2.00") == 2 for line in shown)
 
 
-def test_what_the_paper_says_of_a_number_stands_beside_it(tmp_path: Path) -> None:
-    committed = Path(__file__).parents[1] / "results/reference/h200"
-    shutil.copytree(committed / "runs", tmp_path / "runs")
-    text = render_measured(load_study("paper_0.5b"), tmp_path)[0].read_text(encoding="utf-8")
-    assert text.count("Coconut in the paper: timed on 4 GPUs at batch size 1, all others on 1 GPU at 64") == 1
-    assert text.count("<sup>2</sup> Coconut in the paper") == 1 and text.count("| Coconut<sup>2</sup> ") == 1
-
-
 def test_the_committed_table_is_that_of_its_records(tmp_path: Path) -> None:
     """The study has gained a test set since. The table has those that were measured."""
     committed = Path(__file__).parents[1] / "results/reference/h200"
@@ -244,18 +236,13 @@ def test_the_committed_table_is_that_of_its_records(tmp_path: Path) -> None:
         ("NVIDIA H200", "H200"),
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA A100-SXM4-80GB", "A100-80"),
-        ("NVIDIA A100 80GB PCIe", "A100-80"),
         ("NVIDIA A100-SXM4-40GB", "A100-40"),
-        ("NVIDIA A100-PCIE-40GB", "A100-40"),
         ("NVIDIA GeForce RTX 4090", "RTX-4090"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),  # these have less memory than the GPU they are named after
-        ("NVIDIA GeForce RTX 4090 D", None),
         ("NVIDIA H100 PCIe", None),
-        ("NVIDIA H100 NVL", None),
         ("NVIDIA H200 NVL", None),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
         ("NVIDIA GH200 480GB", None),
-        ("NVIDIA A10", None),
         ("cpu", None),
     ],
 )

@@ -25,8 +25,10 @@ from benchmarks.timing import task as timing
 from benchmarks.training.loop import train
 from methods.backbone import fields_of, load_backbone
 
-# All methods, backbones, kinds of data and variants of MarCos. The others repeat these in another form or size
-STUDIES = ("paper_0.5b", "paper_pretrained", "paper_one_shot", "paper_ablation", "paper_synthetic", "authors_gpt2")
+# All methods, backbones and kinds of data. The others repeat these in another form or size, or with variants of MarCos,
+# which `tests/test_marcos.py` trains
+STUDIES = ("paper_0.5b", "paper_pretrained", "paper_ablation", "paper_synthetic", "authors_gpt2")
+REPEATED = ("marcos_wo_deep", "marcos_lambda_5e-4", "marcos_lambda_1e-3", "coconut_no_thoughts")  # rows
 SIZES = {
     **{"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
     **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8},
@@ -50,8 +52,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 
 
 def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
-    """Return a study's last block with tiny backbones and 8 examples. Rows, options, curricula and epochs are kept."""
+    """Return a study's last block with tiny backbones and 8 examples. Options, curricula and epochs are kept."""
     content = yaml.safe_load(study_path(name).read_text(encoding="utf-8"))
+    content["rows"] = [row for row in content["rows"] if row["id"] not in REPEATED]
     for place in (content, *content["blocks"], *content["rows"]):
         if backbone := place.get("backbone"):
             if "pretrained" in backbone:

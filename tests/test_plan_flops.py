@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import multiprocessing
 import re
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,8 +108,8 @@ def test_weights_that_are_not_trained_keep_less_and_are_copied_for_each_pass() -
     assert 6 < frozen.copies / whole.copies < 9  # passes; the head and the projection have fewer
 
 
-@pytest.mark.parametrize("name", available())
-def test_every_method_can_be_planned(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(available().keys() - {row["id"] for row in PLANNED}))
+def test_every_other_method_can_be_planned(name: str) -> None:
     rows = [{"id": name, "method": name, "options": dict(get_method(name).tested_options)}]
     spec = small_study(rows, engine={"precision": "bfloat16"}).runs[f"equation/{name}/s0"]
     assert activation_bytes(spec, small_method(spec).stages(BUDGET)[0], EXAMPLES, SIZE).copies > 0
@@ -123,17 +121,6 @@ def test_a_forward_pass_that_asks_for_a_number_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(type(method), "forward", lambda method, *_: next(method.parameters()).sum().item())
     with pytest.raises(NeedsValues, match=r"^cot_sft cannot be planned: .*; find it out in `collate`"):
         activation_bytes(spec, method.stages(BUDGET)[0], EXAMPLES, SIZE)
-
-
-def test_what_was_counted_is_let_go() -> None:
-    """Plans count dozens of methods in one process."""
-    spec = next(iter(small_study(PLANNED).runs.values()))
-    method = small_method(spec)
-    saved_by_forward(method, method.stages(BUDGET)[0], EXAMPLES, "float32")
-    weights = [weakref.ref(parameter) for parameter in method.parameters()]
-    del method
-    gc.collect()
-    assert not any(weight() is not None for weight in weights)
 
 
 # -- peak memory

@@ -27,7 +27,6 @@ def test_zero_splits_moments_then_gradients_then_weights() -> None:
     [
         (1, 0, "none", 10, 100, ": set micro_batch to 11"),
         (8, 0, "none", 110, 30, ": set zero_stage to 1"),
-        (8, 0, "none", 160, 30, ": set zero_stage to 2"),
         (8, 0, "none", 300, 30, ": set zero_stage to 3"),
         (8, 0, "none", 100, 200, ": set zero_stage to 3 and micro_batch to 4"),
         (1, 0, "none", 200, 10, "take more GPUs, or larger ones"),

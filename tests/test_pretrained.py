@@ -13,21 +13,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.data import prepare
 from benchmarks.engine.layers import compile_layers
-from benchmarks.evaluation.task import evaluate
 from benchmarks.models import build_method
 from benchmarks.plan.costs import plan
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
-from benchmarks.training.loop import train
 from methods.backbone import Backbone, load_backbone
 from methods.base import Setup, Vocabulary
 from methods.errors import InputError
 from methods.generation import Decoding
 from methods.masks import causal_mask
 from methods.registry import build
-from small import MARCOS, small_study
+from small import small_study
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,
@@ -115,22 +112,6 @@ def test_dropout_of_a_checkpoint_is_cleared_and_told_once(tmp_path: Path, caplog
 
 
 @pytest.mark.parametrize(
-    "row", [{"id": "codi", "method": "codi"}, {"id": "marcos", "method": "marcos", "options": MARCOS}]
-)
-def test_gpt2_is_trained_and_answers(row: dict[str, Any], tmp_path: Path) -> None:
-    study = study_of(saved(tmp_path, "gpt2"), row, training={"epochs": 1})
-    prepare(study, study.blocks[0], tmp_path)
-    (spec,) = study.runs.values()
-    train(spec, tmp_path)
-    assert evaluate(spec, tmp_path)["decodings"]["default"]["tests"].keys() == {
-        "embedded_in_domain",
-        "embedded_multistep",
-    }
-    method = build_method(spec, Paths(tmp_path, spec).data)
-    assert not [name for name, _ in method.named_parameters() if name.startswith("thinking.wte")]
-
-
-@pytest.mark.parametrize(
     ("kind", "fields", "reason"),
     [
         ("mistral", {"sliding_window": 40}, r"`sliding_window` is 40, and attention reaches back over everything here"),
@@ -139,19 +120,17 @@ def test_gpt2_is_trained_and_answers(row: dict[str, Any], tmp_path: Path) -> Non
     ],
 )
 def test_sequences_that_a_checkpoint_has_no_room_for_are_refused(
-    kind: str, fields: dict[str, Any], reason: str, tmp_path: Path
+    kind: str, fields: dict[str, Any], reason: str, small_data: Path, tmp_path: Path
 ) -> None:
-    checkpoint = saved(tmp_path, kind, **fields)
-    study = study_of(checkpoint)
-    data = prepare(study, study.blocks[0], tmp_path)
+    spec = study_of(saved(tmp_path, kind, **fields)).runs["equation/cot_sft/s0"]
     with pytest.raises(InputError, match=rf"takes sequences of 40 tokens \({reason}\), and .* has \d+, .*: lower"):
-        build_method(study.runs["equation/cot_sft/s0"], data)
+        build_method(spec, Paths(small_data, spec).data)
 
 
-def test_markers_and_thoughts_have_room_besides(tmp_path: Path) -> None:
+def test_markers_and_thoughts_have_room_besides(small_data: Path, tmp_path: Path) -> None:
     def build(window: int) -> None:
-        study = study_of(saved(tmp_path / str(window), "mistral", sliding_window=window))
-        build_method(study.runs["equation/cot_sft/s0"], prepare(study, study.blocks[0], tmp_path))
+        spec = study_of(saved(tmp_path / str(window), "mistral", sliding_window=window)).runs["equation/cot_sft/s0"]
+        build_method(spec, Paths(small_data, spec).data)
 
     with pytest.raises(InputError, match="to which markers and thoughts may add 128: lower") as refused:
         build(40)

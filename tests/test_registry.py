@@ -171,8 +171,3 @@ def test_two_methods_of_one_name_are_left_out_and_keep_no_other_from_being_used(
         get_method("twin")
     for one, other in (("castor.Castor", "pollux.Pollux"), ("pollux.Pollux", "castor.Castor")):
         assert f"{one} is left out: {other} is named 'twin' too: rename one of them" in str(refused.value)
-
-
-def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean `cot_sft`"):
-        get_method("cot_stf")

@@ -81,19 +81,6 @@ def test_without_its_start_a_row_stands_against_its_first_stage(tmp_path: Path) 
     assert float(cells(text, "stage 3", place)[2]) > 40
 
 
-def test_two_trainings_are_too_few_for_a_test_and_that_is_said(tmp_path: Path) -> None:
-    ours = made([{"id": "icot_si", "method": "icot_si", **KEEPING}], seeds=[0, 1])
-    fabricate(ours, tmp_path, {"icot_si": (0.8, 0.8)})
-    files = rendered(ours, tmp_path)
-    assert cells(files["md"], "stage 3", "Training data: equation · iCoT-SI")[3] == DASH
-    assert "unless both have at least 3 trainings" in files["md"]
-    tests = json.loads(files["json"])["paired_tests"]
-    assert {test["kind"] for test in tests} == {"untested"} and {test["weights"] for test in tests} == {
-        "stage 2",
-        "stage 3",
-    }
-
-
 def test_what_has_not_run_says_so(tmp_path: Path) -> None:
     """If the start is missing, stages are not compared with another stage instead."""
     ours = curricula()

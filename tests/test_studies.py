@@ -18,6 +18,7 @@ from benchmarks.studies.runs import row_of, run_id
 from benchmarks.studies.study import STUDIES, Study, StudyError, load_study, parse_study, shipped
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
+from methods.cot_sft import CoTSFT
 from methods.registry import get_method
 from small import MINIMAL, TWO_BLOCKS
 
@@ -233,7 +234,6 @@ def test_schema_is_up_to_date() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": [0]}, "place.yaml is not a valid study:\n  no key `seed`; did you mean `seeds`"),
         ({"rows": [{"id": "cot", "method": "cot_stf"}]}, "did you mean `cot_sft`"),
         ({"rows": [MINIMAL["rows"][0], MINIMAL["rows"][0]]}, "two rows are the same: cot"),
         ({"seeds": [0, 1, 0]}, "two training seeds are the same: 0"),
@@ -248,7 +248,6 @@ def test_schema_is_up_to_date() -> None:
         ({"shares": "smok"}, "`shares`: no study at .*; did you mean `smoke`"),
         ({"shares": ["smoke", "quik"]}, "`shares`: no study at .*; did you mean `quick`"),
         ({"shares": ["smoke", 1]}, "shares, entry 2: must be text"),
-        ({"training": {"epochs": 1, "tokens": 10}}, "exactly one budget"),
         (_row(training={"lora": {**LORA, "modules": ["q_proj", "q_proj"]}}), "q_proj is named twice"),
         (_row(training={"lora": {**LORA, "alpha": float("inf")}}), "alpha: must be a finite number"),
         (
@@ -256,16 +255,12 @@ def test_schema_is_up_to_date() -> None:
             "needs answers: give a number of `validation_questions`",
         ),
         ({"training": {"epochs": float("inf")}}, "training.epochs: must be a finite number"),
-        ({"training": {"epochs": 1, "weight_decay": float("nan")}}, "weight_decay: must be a finite number"),
         ({"training": {"epochs": 1, "betas": [0.9, 1.5]}}, "training.betas, entry 2: must be less than 1, not 1.5"),
         ({"seeds": [2**64]}, "seeds"),
         (_row(blocks=["other"]) | {"blocks": TWO_BLOCKS}, "no row is in block 'equation': name it in the `blocks`"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),
-        (_row(training={"learning_rate": "1e-3"}), "learning_rate: must be a number, not '1e-3'"),
-        (_row(options={"stpes": True}), "equation/cot, options: no option `stpes`; did you mean `steps`"),
         (_decodings(default={}, mean={"only": ["colr"]}), r"decoding 'mean' is only for \['colr'\], which no row"),
-        (_decodings(default={}, mean={"only": ["marcos"]}), r"decoding 'mean' is only for \['marcos'\], which no row"),
         (_decodings(default={"only": ["cot_sft"]}), "`default` is for all methods"),
         ({"backbone": {"pretrained": "some/model", "overrides": {"hidden_size": 8}}}, "leave out `overrides`"),
         ({"backbone": {"revision": "1234567"}}, "`revision` is a checkpoint's"),
@@ -332,3 +327,94 @@ def test_a_copy_that_keeps_its_name_is_refused(
     with pytest.raises(StudyError, match=message):
         load_study(str(tmp_path / folder / "mine.yaml"))
     assert load_study("quick").name == "quick"
+
+
+# -- which row another row's training starts from
+
+
+def test_a_warm_start_has_the_same_backbone() -> None:
+    rows = [
+        {"id": "cot", "method": "cot_sft"},
+        {"id": "coconut", "method": "coconut"},
+        {"id": "coconut_llama", "method": "coconut", "backbone": {"name": "llama-tiny"}},
+    ]
+    runs = parse_study({**MINIMAL, "rows": rows}, "place.yaml").runs
+    assert runs["equation/coconut/s0"].starts_from == "equation/cot/s0"
+    start = runs["equation/coconut_llama/s0"].starts_from
+    assert start == "equation/cot_sft/s0" and runs[start].backbone.name == "llama-tiny"
+    rows[0]["id"] = "cot_sft"
+    with pytest.raises(StudyError, match=r"'coconut_llama' starts from 'cot_sft'.*rename that row"):
+        parse_study({**MINIMAL, "rows": rows}, "place.yaml")
+
+
+def test_a_row_starts_from_the_one_that_it_names() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "long", "method": "cot_sft", "training": {"epochs": 9}},
+        {"id": "short", "method": "cot_sft"},
+        {"id": "silent", "method": "cot_sft", "options": {"steps": False}},
+        {"id": "coconut", "method": "coconut"},
+    ]
+
+    def start(named: str | None) -> str | None:
+        own = [*rows[:-1], rows[-1] | ({"starts_from": named} if named else {})]
+        return parse_study({**MINIMAL, "rows": own}, "place.yaml").runs["equation/coconut/s0"].starts_from
+
+    with pytest.raises(StudyError, match=r"'coconut' could start from long or short: name one in its `starts_from`"):
+        start(None)
+    assert [start(named) for named in ("long", "silent")] == ["equation/long/s0", "equation/silent/s0"]
+    with pytest.raises(StudyError, match=r"from 'none', but from a row of cot_sft .*: long, short, silent"):
+        start("none")
+    rows[1]["starts_from"] = "long"
+    with pytest.raises(StudyError, match=r"'short' starts from fresh weights: leave out `starts_from`"):
+        start("long")
+
+
+def test_a_row_starts_from_the_one_of_its_block() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "cot", "method": "cot_sft", "blocks": ["equation"]},
+        {"id": "longer", "method": "cot_sft", "blocks": ["other"], "training": {"epochs": 9}},
+        {"id": "coconut", "method": "coconut"},
+    ]
+    runs = parse_study({**MINIMAL, "blocks": TWO_BLOCKS, "rows": rows}, "place.yaml").runs
+    assert [runs[f"{block}/coconut/s0"].starts_from for block in ("equation", "other")] == [
+        "equation/cot/s0",
+        "other/longer/s0",
+    ]
+
+
+def test_rows_that_start_from_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"id": "a", "method": "cot_sft"}, {"id": "b", "method": "cot_sft"}]
+    monkeypatch.setattr(get_method("cot_sft"), "starts_from", lambda options: "cot_sft")
+    with pytest.raises(StudyError, match=r"a -> b -> a: rows start from each other's weights in a circle"):
+        parse_study({**MINIMAL, "rows": [rows[0] | {"starts_from": "b"}, rows[1] | {"starts_from": "a"}]}, "place.yaml")
+    with pytest.raises(StudyError, match=r"a -> a: rows start"):
+        parse_study({**MINIMAL, "rows": rows[:1]}, "place.yaml")
+
+
+def test_options_that_are_the_default_ones_make_no_other_start() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "cot_sft", "method": "cot_sft", "options": {"steps": True}},
+        {"id": "coconut", "method": "coconut"},
+    ]
+    assert parse_study({**MINIMAL, "rows": rows}, "place.yaml").runs["equation/coconut/s0"].starts_from
+    blocks = [{**MINIMAL["blocks"][0], "options": {"cot_sft": {"steps": False}}}]
+    with pytest.raises(StudyError, match="'coconut' starts from 'cot_sft' with default options"):
+        parse_study({**MINIMAL, "blocks": blocks, "rows": rows}, "place.yaml")
+
+
+def test_a_row_that_starts_from_a_skipped_one_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CoTSFT, "skip", classmethod(lambda *_: "not for this"))
+    study = parse_study({**MINIMAL, "rows": [{"id": "coconut", "method": "coconut"}]}, "place.yaml")
+    assert not study.runs
+    assert study.skipped(study.blocks[0], study.rows[0]) == "it starts from cot_sft, which is left out: not for this"
+
+
+def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
+    """Its own settings are those of the other study's run, and even its warm start has the same name."""
+    content = load_study("stories_seeds").model_dump(mode="json", exclude_unset=True)
+    (cot,) = [row for row in content["rows"] if row["id"] == "cot_sft"]
+    cot["training"] = {"tokens": 1e5}
+    sources = parse_study({**content, "name": "mine", "seeds": [0]}, "mine.yaml").sources
+    own = {"cot_sft", "icot_si", "coconut", "colar", "codi"}
+    assert {row_of(id) for id, source in sources.items() if source.study == "mine"} == own
+    assert {row_of(id) for id, source in sources.items() if source.study == "stories"} >= {"answer_only", "marcos"}

@@ -6,27 +6,23 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
 
-from benchmarks import scoring
 from benchmarks.data import DATASETS, load_records
 from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, Fields, json_lines
 from benchmarks.files import read_json
 from benchmarks.scoring import SCORERS, Reference
-from benchmarks.scoring.numeric import Number
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.scoring.text import Text
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import load_study
 from commands import invoke, output
-from methods.errors import InputError
 from small import small_study
 
 CHAIN = "Tom is a c3.\nEvery c3 is a c0.\n"
@@ -41,10 +37,8 @@ GOLD = "Tom is a c0."
         ("#### Tom is a c0.", GOLD, "tom is a c0", True),
         (f"{CHAIN}#### Tom is a c0.", GOLD, "tom is a c0", True),
         (f"{CHAIN}Tom is a c0.\n", GOLD, "tom is a c0", True),
-        ("The answer is: Tom is a c0.", GOLD, "tom is a c0", True),
         ("####\nTom is a c0.", GOLD, "tom is a c0", True),
         ("#### yes\nfor he is a c0.", "yes", "yes", True),
-        ("#### no\n#### yes", "yes", "yes", True),
         ("#### Answer: B", "Answer: B", "answer: b", True),  # a part of the answer, and no marker
         # right, and not as it is written
         ("#### tom  is a c0 .", GOLD, "tom is a c0", False),
@@ -53,7 +47,6 @@ GOLD = "Tom is a c0."
         ("#### CAF\N{LATIN CAPITAL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}", "caf\u00e9", False),
         ("#### caf\u00e9", "cafe\N{COMBINING ACUTE ACCENT}", "caf\u00e9", True),
         ("\u662f\N{IDEOGRAPHIC FULL STOP}", "\u662f", "\u662f", False),
-        ("yes \N{DEVANAGARI DANDA}", "yes", "yes", False),
         ("yes\N{ARABIC QUESTION MARK}", "yes\N{FULLWIDTH EXCLAMATION MARK}", "yes", False),
         ("#### STRASSE", "Stra\N{LATIN SMALL LETTER SHARP S}e", "strasse", False),
     ],
@@ -69,7 +62,6 @@ def test_an_answer_is_the_gold_one_whatever_case_blanks_and_final_marks(
     ("text", "gold", "extracted"),
     [
         ("#### Tom is a c01.", GOLD, "tom is a c01"),
-        ("Tom is no c0.", GOLD, "tom is no c0"),
         ("5%", "5", "5%"),  # no mark at the end of a sentence
         ("It is yes", "yes", "it is yes"),
         ("yes\n#### no", "yes", "no"),  # the chain does not count
@@ -77,7 +69,6 @@ def test_an_answer_is_the_gold_one_whatever_case_blanks_and_final_marks(
         ("#### yes\n#### no", "yes", "no"),
         ("yes\n####", "yes", None),
         ("", "yes", None),
-        (" \n ", "yes", None),
         ("#### .", "yes", "."),
         ("#### .", "?", "."),
     ],
@@ -88,14 +79,6 @@ def test_another_answer_is_wrong(text: str, gold: str, extracted: str | None) ->
 
 
 # ---- scorers are found
-
-
-def test_modules_that_have_a_scorer_of_the_same_name_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("one", "two", "_helper", "scorers")
-    monkeypatch.setattr(scoring, "iter_modules", lambda _: [SimpleNamespace(name=name) for name in names])
-    monkeypatch.setattr(scoring, "import_module", lambda _: SimpleNamespace(SCORERS=(Number(),)))
-    with pytest.raises(InputError, match=r"two and benchmarks.scoring.one both have a scorer 'number'"):
-        scoring._collect()
 
 
 # ---- a data set

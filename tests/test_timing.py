@@ -144,14 +144,6 @@ def test_the_cpu_time_of_other_processes_is_noticed(
     assert machine.OtherLoad().share() == pytest.approx(share)
 
 
-def test_the_pace_is_the_median_of_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "time", Mock(perf_counter=Mock(side_effect=[1.0, 1.1, 5.0, 5.5, 7.0, 7.2])))
-    measured = machine.Pace()
-    for _ in range(3):
-        measured.take()
-    assert measured.seconds() == pytest.approx(0.2)
-
-
 def test_training_is_timed_with_the_kernels_that_it_trains_with(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = small_study(ROWS, training={"epochs": 1})
     (spec,) = study.runs.values()

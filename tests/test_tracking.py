@@ -15,16 +15,23 @@ import pytest
 from mlflow import MlflowClient
 from requests import RequestException
 
+import fabricate
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.records import results
 from benchmarks.studies.specs import Table
+from benchmarks.studies.study import Study
 from benchmarks.tables.render import render
 from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.store import connect, experiment_id, find_runs
-from fabricate import ENVIRONMENT, collected, study, update_record
+from fabricate import ENVIRONMENT, collected, update_record
 
+ROWS = [{"id": "cot", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
 ONE_BLOCK = [{"id": "text", "title": "Text", "data": {"train": "corpus"}}]  # so that its import is quick
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port, which refuses connections at once
+
+
+def study(**changes: Any) -> Study:
+    return fabricate.study(**{"rows": ROWS} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +109,7 @@ def test_importing_again_does_nothing(tracked: tuple[Path, dict[str, Any]], monk
     for call in ("create_run", "log_batch", "log_inputs", "log_artifact", "set_terminated", "set_tag", "delete_run"):
         monkeypatch.setattr(MlflowClient, call, Mock(side_effect=AssertionError(f"{call} is called")))
     assert tracking.track(study(), folder) == state
-    assert len(all_runs(folder)) == 8 + 8
+    assert len(all_runs(folder)) == 4 + 4
 
 
 def test_a_lost_state_file_duplicates_nothing(tracked: tuple[Path, dict[str, Any]]) -> None:
@@ -169,7 +176,7 @@ def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -
         writers = [pool.submit(tracking.track, made, folder) for made in (other, study())]
         readers = [pool.submit(all_runs, folder) for _ in range(6)]
         assert [writer.result()["status"] for writer in writers] == ["done", "done"]
-        assert all(len(reader.result()) == 16 for reader in readers)
+        assert all(len(reader.result()) == 8 for reader in readers)
 
 
 def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,11 +193,8 @@ def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("call", "number"),
     [
-        ("create_run", 1),
         ("create_run", 2),
-        ("log_batch", 1),
         ("log_artifact", 2),
-        ("set_tag", 1),
         ("set_terminated", 2),
     ],
 )

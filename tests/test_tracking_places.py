@@ -28,8 +28,9 @@ RUNS = "text/cot/s0", "text/oracle/s0"
 
 
 def small() -> Study:
-    """Return a study of one block, so that its import is quick."""
-    return study(blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}])
+    """Return a study of two runs, so that its import is quick."""
+    rows = [{"id": "cot", "method": "cot_sft"}, {"id": "oracle", "method": "cot_sft", "title": "Gold answers"}]
+    return study(blocks=[{"id": "text", "title": "Text", "data": {"train": "corpus"}}], rows=rows)
 
 
 def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:

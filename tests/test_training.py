@@ -15,7 +15,6 @@ from benchmarks import checkpoints
 from benchmarks.data import Corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast, build_engine
 from benchmarks.engine.adapters import whole_weights
-from benchmarks.engine.base import MOMENTS
 from benchmarks.plan.flops import total_length
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
@@ -139,19 +138,6 @@ def test_cached_stage_equals_the_plain_computation(small_data: Path, tmp_path: P
         torch.testing.assert_close(first, other, rtol=1e-3, atol=1e-4)
 
 
-def test_moments_that_are_loaded_are_copies(small_data: Path) -> None:
-    """A checkpoint's tensors are mapped from its file, which a network file system keeps until they are freed."""
-    _, engine, _ = stepper(run_of(small_study(ROWS), "cot_sft"), small_data)
-    states = {
-        f"{name}.{moment}": torch.zeros_like(parameter)
-        for name, parameter in engine.trainable.items()
-        for moment in MOMENTS
-    }
-    engine.load_optimizer_states(states, 1)
-    given = {tensor.data_ptr() for tensor in states.values()}
-    assert not [name for name, tensor in engine.optimizer_states() if tensor.data_ptr() in given]
-
-
 def test_features_are_stored_in_the_precision_that_they_have(small_data: Path, tmp_path: Path) -> None:
     """Half of each float32 made from bfloat16 is zeros, and the features of a corpus take tens of gigabytes."""
     trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), small_data)
@@ -185,13 +171,6 @@ def test_ranks_with_unequal_numbers_of_batches_come_equally_far(small_data: Path
         store = FeatureStore(tmp_path / "features", "test", each)
         store.fill(trainer.method, "float32", trainer.train, np.arange(40), data.context(0, 0), 8)
     assert ranks[0].count == ranks[1].count == 3
-
-
-def test_a_loss_that_is_not_finite_stops_with_place_and_examples(small_data: Path) -> None:
-    trainer, engine, data = stepper(run_of(small_study(ROWS), "cot_sft"), small_data)
-    next(trainer.method.parameters()).data.fill_(float("nan"))
-    with pytest.raises(training.NonFiniteLoss, match=r"step 0 \(chain\).*cross_entropy.*embedded-train"):
-        training.optimizer_step(batches.PrefetchingLoader(engine, data, [(np.arange(4), data.context(0, 0))]), 0)
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(small_data: Path) -> None:

@@ -24,6 +24,7 @@ from methods.code_digest import SUFFIXES
 SMOKE = list(load_study("smoke").runs)
 STAGES = ("train", "evaluate", "time")
 TARGET = "results/table_main.md"
+ANALYSES = [f"results/smoke/runs/{run}/analysis/analysis.json" for run in SMOKE if "marcos" in run]
 # A stand-in for stages that only writes the requested file, at once
 STAND_IN = """
 import json, os, sys
@@ -103,11 +104,12 @@ def planned(output: str) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy whose smoke study has been run by a stand-in for the stages."""
+    """Return a copy whose smoke study has been run by a stand-in for the stages, and analysed. It has the output."""
     folder = copy_suite(tmp_path_factory.mktemp("finished"))
     stand_in(folder, STAND_IN)
-    snakemake(folder, "--config", "study=smoke", "--", TARGET)
+    output = snakemake(folder, "--config", "study=smoke", "--", TARGET, *ANALYSES)
     assert (folder / TARGET).is_file()
+    (folder / "first.log").write_text(output, encoding="utf-8")
     return folder
 
 
@@ -126,17 +128,13 @@ def edit(finished: Path) -> Iterator[Callable[[str, str], None]]:
         path.unlink() if content is None else path.write_bytes(content)
 
 
-def test_timings_share_one_quiet_period_at_the_end(tmp_path: Path) -> None:
+def test_timings_share_one_quiet_period_at_the_end(finished: Path) -> None:
     """A timing needs all cores, which would be idle before it while other jobs end. Analyses, which no table waits for,
     come before it too; trainings come before all answers, which fill the cores that the last trainings leave."""
-    folder = copy_suite(tmp_path)
-    stand_in(folder, STAND_IN)
-    analyses = [f"results/smoke/runs/{run}/analysis/analysis.json" for run in SMOKE if "marcos" in run]
-    output = snakemake(folder, "--config", "study=smoke", "--", TARGET, *analyses)
-    started = re.findall(r"^(?:local)?rule (\w+):$", output, re.M)
+    started = re.findall(r"^(?:local)?rule (\w+):$", (finished / "first.log").read_text(encoding="utf-8"), re.M)
     stages = [{"data"}, {"train"}, {"evaluate", "analyse"}, {"time"}, {"collect"}]
     at = [[place for place, rule in enumerate(started) if rule in stage] for stage in stages]
-    assert [len(places) for places in at] == [2, len(SMOKE), len(SMOKE) + len(analyses), len(SMOKE), 1]
+    assert [len(places) for places in at] == [2, len(SMOKE), len(SMOKE) + len(ANALYSES), len(SMOKE), 1]
     data, trainings, answers, timings, collecting = at
     assert max(data) < min(answers) and max(trainings) < median(answers)  # a late block may let an answer go first
     assert max(answers + trainings) < min(timings) and max(timings) < min(collecting)
@@ -159,26 +157,18 @@ def test_second_call_does_nothing_however_the_study_is_named(finished: Path) -> 
     assert "Nothing to be done" in snakemake(finished, "--configfile", "workflows/config/smoke.yaml", "--", TARGET)
 
 
-@pytest.mark.parametrize(
-    ("removed", "made"),
-    [
-        ("runs/equation/cot_sft/s0/time.json", {"time equation/cot_sft/s0"}),
-        ("", {"data", *(f"{stage} {run}" for stage in ("train", "evaluate", "time") for run in SMOKE)}),
-    ],
-    ids=["record", "all"],
-)
-def test_what_was_removed_is_made_again_though_its_table_is_there(
-    removed: str, made: set[str], finished: Path, tmp_path: Path
-) -> None:
+def test_what_was_removed_is_made_again_though_its_table_is_there(finished: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished, tmp_path / "copy")
-    path = folder / "results/smoke" / removed
-    path.unlink() if path.is_file() else shutil.rmtree(path)
-    asked = ("--config", "study=smoke", "--", TARGET)
-    jobs = planned(snakemake(folder, *asked))
-    assert jobs.keys() == made | {"collect", "track", "table", "latest_table"}
+    path, asked = folder / "results/smoke/runs/equation/cot_sft/s0/time.json", ("--config", "study=smoke", "--", TARGET)
+    after = {"collect", "track", "table", "latest_table"}
+    path.unlink()
+    assert planned(snakemake(folder, *asked)).keys() == {"time equation/cot_sft/s0"} | after
     assert path.exists()
-    assert planned(snakemake(folder, *asked)).keys() <= {"collect", "track", "table", "latest_table"}
+    assert planned(snakemake(folder, *asked)).keys() <= after
     assert "Nothing to be done" in snakemake(folder, *asked)
+    shutil.rmtree(folder / "results/smoke")
+    everything = {f"{stage} {run}" for stage in STAGES for run in SMOKE} | {"data"}
+    assert planned(snakemake(folder, "--dry-run", *asked)).keys() == everything | after
 
 
 def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
@@ -258,11 +248,11 @@ def test_make_without_a_study_makes_the_main_table() -> None:
     assert not re.search("&|<", printed.stdout) and len({len(line) for line in lines[2:-1]}) == 1, "columns in line"
 
 
-def test_edited_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[str, str], None]) -> None:
-    edit("methods/cot_sft.py", "\nEDITED = True\n")
+def test_edited_part_of_a_method_reruns_its_own_rows_only(finished: Path, edit: Callable[[str, str], None]) -> None:
+    edit("methods/marcos/losses.py", "\nEDITED = True\n")
     edit("methods/other.py", '"""A new method\'s file."""\n')
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
-    expected = {f"{stage} {run}" for stage in STAGES for run in SMOKE if "/cot_sft/" in run}
+    expected = {f"{stage} {run}" for stage in STAGES for run in SMOKE if "/marcos" in run}
     assert {job for job in jobs if " " in job} == expected
     assert "data" not in jobs
 
@@ -273,12 +263,6 @@ def test_another_title_renders_tables_alone(finished: Path, edit: Callable[[str,
     path.write_text(path.read_text(encoding="utf-8").replace('title = "CoT-SFT"', 'title = "CoT"'), encoding="utf-8")
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
     assert jobs == {"collect": 1, "track": 1, "table": 1, "latest_table": 1}
-
-
-def test_edited_part_of_a_package_reruns_its_method(finished: Path, edit: Callable[[str, str], None]) -> None:
-    edit("methods/marcos/losses.py", "\nEDITED = True\n")
-    jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
-    assert {job for job in jobs if job.startswith("train")} == {f"train {run}" for run in SMOKE if "/marcos" in run}
 
 
 def test_one_test_set_more_has_all_runs_look_again(finished: Path, edit: Callable[[str, str], None]) -> None:
@@ -308,29 +292,12 @@ def test_data_and_method_that_change_together_are_made_anew_by_one_call(finished
     ("arguments", "message"),
     [
         (["--config", "stduy=smoke"], r"unknown keys \['stduy'\]"),
-        (["--configfile", "bad.yaml"], "bad.yaml is not a valid study:\n.*no key `sedes`; did you mean `seeds`"),
         (["--configfile", "workflows/config/smoke.yaml", "--config", "threads=2"], "a study is one file"),
     ],
 )
 def test_bad_study_gets_an_error_that_says_what_to_do(finished: Path, arguments: list[str], message: str) -> None:
-    (finished / "bad.yaml").write_text(
-        (finished / "workflows/config/smoke.yaml").read_text(encoding="utf-8") + "sedes: [0]\n", encoding="utf-8"
-    )
     output = snakemake(finished, "--dry-run", *arguments, "--", TARGET, fails=True)
     assert re.search(message, output), output
-
-
-def test_a_test_set_or_table_that_there_is_none_of_is_refused_before_anything_runs(finished: Path) -> None:
-    text = (finished / "workflows/config/smoke.yaml").read_text(encoding="utf-8")
-    text = text.replace("name: smoke", "name: mine").replace("tests: [", "tests: [svmp, ")
-    (finished / "mine.yaml").write_text(text, encoding="utf-8")
-    output = snakemake(finished, "--dry-run", "--configfile", "mine.yaml", "--", TARGET, fails=True)
-    assert "no data set is named 'svmp'; did you mean `svamp`?" in output and "Traceback" not in output
-    (finished / "mine.yaml").write_text(
-        text.replace("tests: [svmp, ", "tests: [") + "paper: main_1b\n", encoding="utf-8"
-    )
-    output = snakemake(finished, "--dry-run", "--configfile", "mine.yaml", "--", TARGET, fails=True)
-    assert "numbers.yaml has no table 'main_1b'" in output and "Traceback" not in output
 
 
 def test_a_study_without_tables_has_its_figures_alone(finished: Path) -> None:
@@ -419,3 +386,30 @@ def test_what_builds_no_model_does_not_wait_for_transformers() -> None:
     code = f"import sys, {imports}; {load}; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(ROOT), encoding="utf-8", capture_output=True)
     assert done.stdout == "False\n", done.stderr
+
+
+# -- the table of claims, which shows records of the paper's studies too; the last tests, as they leave such records
+
+
+def records_of(study: str, folder: Path, content: str) -> None:
+    path = folder / f"results/{study}/collect.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+
+
+def test_records_of_the_papers_studies_render_the_table_anew(finished: Path, edit: Callable[[str, str], None]) -> None:
+    edit("workflows/config/smoke.yaml", "\ntables: [claims]\n")
+    asked = ("--config", "study=smoke", "--", "results/smoke/table_claims.md")
+    assert planned(snakemake(finished, *asked))["table"] == 1
+    records_of("quick", finished, "{}")
+    for content in ("{}", "{ }"):
+        assert "Nothing to be done" in snakemake(finished, *asked)
+        records_of("paper_3b", finished, content)
+        assert planned(snakemake(finished, *asked)) == {"table": 1}
+
+
+def test_all_of_a_study_that_is_named_trains_no_other(finished: Path) -> None:
+    records_of("paper_3b", finished, "{}")
+    output = snakemake(finished, "--dry-run", "--config", "study=paper_0.5b", "--", "all")
+    assert "results/paper_0.5b/table_claims.md" in output
+    assert set(re.findall(r"wildcards: study=(\S+), run=", output)) == {"paper_0.5b"}
