@@ -1,4 +1,4 @@
-"""CoLaR's compression, its draws, and its generation against a naive reference."""
+"""CoLaR's compression, its losses against a naive row-by-row reference, and its generation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from torch.distributions import Normal
 from torch.nn import functional as F
 
 import tiny
-from methods.base import Context, Example, Setup, Stage, Vocabulary
+from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions, draw_labels, merge
 from methods.collate import IGNORE
 from methods.cot_sft import CoTSFT, CoTSFTOptions
@@ -91,6 +92,54 @@ def test_compression_keeps_the_deviation_of_random_embeddings(setup: Setup) -> N
         vectors = model._compress(batch)[rows, columns + 1][:-1].detach()
         assert len(vectors) == 200
         assert float(vectors.std() / model.embedding_deviation) == pytest.approx(expected, rel=0.15)
+
+
+def naive(model: CoLaR, batch: Batch, row: int) -> dict[str, Tensor]:
+    """Return one row's losses from its own tokens, block by block, with the labels and noise that were drawn."""
+    size = int((batch["share"][row] > 0).sum())
+    ids, factor = batch["ids"][row, :size], model.speed
+    opening, closing = (ids == model.separator).nonzero().squeeze(1).tolist()
+    embedded = model.lm.get_input_embeddings()(ids)
+    chain = [e.sum(0) / (len(e) ** 0.5 + 1e-5) for e in embedded[opening + 1 : closing].split(factor) if len(e)]
+    alone = embedded[opening] / (1 + 1e-5)
+    vectors = torch.stack([*embedded[:opening], alone, *chain, *embedded[closing:]])
+    hidden = model.lm.base_model(inputs_embeds=vectors[None]).last_hidden_state[0]
+    labels = batch["labels"][row][batch["labels"][row] != IGNORE]
+    logits = model.lm.get_output_embeddings()(hidden[opening - 1 : -1])
+    mean, log_deviation = model.latent_head(hidden[opening : opening + len(chain) + 1])
+    wanted = vectors[opening + 1 : opening + len(chain) + 2].detach() / model.embedding_deviation
+    if log_deviation is None:
+        latent = (mean - wanted).square().mean(1).sum()
+    else:
+        latent = -Normal(mean, log_deviation.exp()).log_prob(wanted).mean(1).sum()
+    return {"cross_entropy": F.cross_entropy(logits.float(), labels, reduction="sum"), "latent": latent}
+
+
+@pytest.mark.parametrize("options", [{"latent_loss": "nll"}, {"deterministic": True}], ids=str)
+def test_losses_and_gradients_equal_a_naive_reference(setup: Setup, options: dict[str, object]) -> None:
+    """Rows of unequal length, one of them without steps, have the same losses as alone."""
+    model = make(setup, max_compression=3, **options).double()
+    batch = model.collate(examples(setup.vocabulary), VALIDATION)
+    parameters = list(model.parameters())
+    fast = model(batch, VALIDATION).losses
+    slow = [naive(model, batch, row) for row in range(len(ROWS))]
+    for name, value in fast.items():
+        torch.testing.assert_close(value, torch.stack([row[name] for row in slow]).sum())
+    fast_gradients = torch.autograd.grad(torch.stack(list(fast.values())).sum(), parameters)
+    slow_gradients = torch.autograd.grad(torch.stack([v for row in slow for v in row.values()]).sum(), parameters)
+    for ours, theirs in zip(fast_gradients, slow_gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_row_has_the_losses_it_has_alone(setup: Setup, step: int) -> None:
+    """Labels and latent noise are those of training, with any compression factor that a step may draw."""
+    model, context = make(setup).double(), replace(CONTEXT, step=step)
+    rows = examples(setup.vocabulary)
+    together = model(model.collate(rows, context), context).losses
+    alone = [model(model.collate([row], context), context).losses for row in rows]
+    for name, value in together.items():
+        torch.testing.assert_close(value, torch.stack([losses[name] for losses in alone]).sum())
 
 
 def test_factor_is_drawn_by_step_and_seed(setup: Setup) -> None:
@@ -203,6 +252,19 @@ def test_generation_equals_a_naive_reference(setup: Setup) -> None:
             assert generation.answer[row, : len(said) - 1].tolist() == said[1:]
 
 
+def test_forward_passes_are_counted(setup: Setup) -> None:
+    model = make(setup, max_latents=7).eval()
+    calls: list[int] = []
+    model.lm.base_model.register_forward_hook(lambda *_: calls.append(1))
+    end_chains_after(model, [3, 1])
+    with torch.no_grad():
+        generation = model.generate(questions(setup)[:2], Decoding(max_new_tokens=5))
+    assert generation.cost.forward_passes == len(calls) == 1 + 3 + 1 + generation.answer.shape[1] - 1
+    calls.clear()
+    model(model.collate(examples(setup.vocabulary), CONTEXT), CONTEXT)
+    assert len(calls) == 1
+
+
 def test_draws_follow_decoding(setup: Setup) -> None:
     model, point = make(setup, max_latents=2), make(setup, deterministic=True)
     assert not model.stochastic(Decoding())
@@ -238,3 +300,8 @@ def test_warm_start_sets_separator_and_measures_embeddings(setup: Setup) -> None
 def test_a_deterministic_head_has_no_likelihood() -> None:
     with pytest.raises(ValidationError, match="no likelihood"):
         CoLaROptions(deterministic=True, latent_loss="nll")
+
+
+def test_one_stage_spends_the_budget(setup: Setup) -> None:
+    (stage,) = make(setup).stages(Budget(epochs=2.5, steps_per_epoch=7))
+    assert (stage.epochs, stage.select_on) == (2.5, ("cross_entropy", "latent"))

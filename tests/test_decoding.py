@@ -1,4 +1,4 @@
-"""Which tokens are chosen, and draws that do not depend on the batch."""
+"""The cached decoder against the plain computation, and draws that do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from methods.backbone import CONFIGURATIONS, load_backbone
-from methods.decoding import batch_prompts, choose_tokens, sample_nucleus
+from methods.backbone import CONFIGURATIONS, label_loss, load_backbone
+from methods.collate import IGNORE, label_indices
+from methods.decoding import batch_prompts, choose_tokens, decode, force_end, prefill, sample_nucleus
 from methods.generation import Decoding
 from methods.masks import causal_mask
 from methods.random_keys import key, normal, question_keys, uniform
@@ -23,10 +25,36 @@ def lm():
     return load_backbone("llama-tiny", 40, overrides=overrides).causal_lm().eval()
 
 
+def plain_greedy(lm, prompt: list[int], count: int) -> list[int]:
+    """Decode greedily, reading everything again for each token."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(lm(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+        if ids[-1] == EOS:
+            break
+    return ids[len(prompt) :]
+
+
 def padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     width = max(map(len, prompts))
     ids = torch.tensor([[EOS] * (width - len(p)) + p for p in prompts])
     return ids, torch.tensor([[False] * (width - len(p)) + [True] * len(p) for p in prompts])
+
+
+@torch.no_grad()
+def test_cached_batch_equals_the_plain_computation(lm) -> None:
+    """Rows end at different times and leave the batch."""
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(1, 40, (3 + i % 7,), generator=generator).tolist() for i in range(24)]
+    ids, real = padded(prompts)
+    prefix = prefill(lm.base_model, lm.get_input_embeddings()(ids), real)
+    tokens, cost = decode(lm, prefix, Decoding(max_new_tokens=30), torch.zeros(24, dtype=torch.long), EOS)
+    expected = [plain_greedy(lm, prompt, 30) for prompt in prompts]
+    assert len({len(row) for row in expected}) > 2  # they do end at different times
+    for row, wanted in zip(tokens.tolist(), expected, strict=True):
+        assert row == wanted + [EOS] * (tokens.shape[1] - len(wanted))
+    assert cost.tokens == sum(map(len, expected))
+    assert cost.forward_passes == max(map(len, expected))
 
 
 def test_greedy_takes_the_likeliest_and_a_tiny_nucleus_too() -> None:
@@ -46,7 +74,8 @@ def test_sampling_follows_the_probabilities_of_the_nucleus() -> None:
     torch.testing.assert_close(nucleus, torch.tensor([0.625, 0.375, 0, 0]), atol=0.015, rtol=0)
 
 
-@pytest.mark.parametrize(("top_p", "scale"), [(1.0, 0.1), (0.9, 1.0), (0.3, 6.0)])
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 6.0])
 def test_a_draw_from_the_likeliest_tokens_is_that_of_the_whole_vocabulary(top_p: float, scale: float) -> None:
     """This includes distributions that are so flat that most draws lie beyond these tokens."""
     logits = scale * torch.randn(300, 500, generator=torch.Generator().manual_seed(2))
@@ -84,6 +113,39 @@ def test_prompts_are_padded_on_the_left_and_draw_by_their_questions() -> None:
     assert torch.equal(keys, question_keys([[5, 6], [7]], 4, "tokens"))
     _, real, _ = batch_prompts([[5, 6], [7, 9]], [[5], [7]], decoding, EOS, torch.device("cpu"))
     assert real is None, "nothing is padding"
+
+
+def test_end_of_text_is_chosen_where_it_is_due_and_nowhere_else() -> None:
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(1))
+    logits[..., EOS] = 9.0
+    over = torch.tensor([[False, True, True], [False, False, True]])
+    forced = force_end(logits, over, EOS)
+    assert torch.equal(forced.argmax(-1) == EOS, over)
+    assert torch.equal(forced[~over][:, 1:], logits[~over][:, 1:]) and (logits[..., EOS] == 9.0).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_loss_at_labels_is_to_the_bit_that_of_masked_positions(weighted: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.randint(0, 40, (5, 7), generator=generator)
+    labels[torch.rand(5, 7, generator=generator) < 0.4] = IGNORE
+    weights = torch.rand(5, 7, generator=generator)
+    head = torch.nn.Linear(16, 40)
+
+    def masked(hidden: torch.Tensor) -> torch.Tensor:
+        here = labels != IGNORE
+        losses = F.cross_entropy(head(hidden[here]), labels[here], reduction="none" if weighted else "sum")
+        return (losses * weights[here]).sum() if weighted else losses
+
+    found = []
+    for loss in (
+        masked,
+        lambda hidden: label_loss(head, hidden, labels, label_indices(labels), weights if weighted else None),
+    ):
+        hidden = torch.randn(5, 7, 16, generator=torch.Generator().manual_seed(3)).requires_grad_()
+        value = loss(hidden)
+        found.append((value, *torch.autograd.grad(value, [hidden, head.weight])))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
 def test_a_mask_that_attention_would_ignore_is_refused(lm) -> None:

@@ -13,8 +13,10 @@ from torch.nn import functional as F
 from golden import close
 from methods.base import Budget, Context, Example
 from methods.collate import IGNORE
+from methods.cot_sft import CoTSFT
+from methods.generation import Decoding
 from methods.icot_si import PUBLISHED_CUTOFF, ICoTSI, ICoTSIOptions
-from tiny import EOS, context, examples, ids, make, text
+from tiny import EOS, context, examples, ids, make, passes, questions, text
 
 BARE = {"smoothing": None}  # without random offsets: exactly the stage's count
 
@@ -152,3 +154,15 @@ def test_loss_equals_the_one_of_each_shortened_text(removed: float) -> None:
         expected += F.cross_entropy(logits[-count:], tokens[-count:], reduction="sum")
     close(method(batch, place).losses["cross_entropy"], expected)
     assert batch.denominators["cross_entropy"] == sum(len(p) for _, p in read_and_predicted(method, place))
+
+
+@torch.no_grad()
+def test_answers_as_cot_sft_does() -> None:
+    method = icot()
+    assert isinstance(method, CoTSFT)
+    with passes(method) as read:
+        generation = method.generate(questions(), Decoding(max_new_tokens=5))
+    assert generation.cost.forward_passes == len(read) == generation.answer.shape[1]
+    for question, answer in zip(questions(), generation.answer, strict=True):
+        alone = method.generate([question], Decoding(max_new_tokens=5)).answer[0]
+        assert answer[: len(alone)].tolist() == alone.tolist()

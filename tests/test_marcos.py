@@ -131,6 +131,15 @@ def test_padding_is_invisible_to_thinking(attention: str) -> None:
     torch.testing.assert_close(thoughts(method, batch), before)
 
 
+@torch.no_grad()
+def test_every_step_sees_the_question() -> None:
+    method = make()
+    question, real, neurons, randomness = start(method)
+    first = method.think(neurons, question, real, randomness)
+    other = method.think(first, question.flip(-1), real, randomness)
+    assert not torch.allclose(other, method.think(first, question, real, randomness), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
@@ -214,6 +223,14 @@ def test_f_may_read_the_question_and_the_steps_before(posterior: str) -> None:
     row = [*first.question, *step_targets(first, 3, VOCABULARY, limit=128)[0][:-1]]
     assert batch["paths"][0, : len(row)].tolist() == row and int(batch["lengths"][0, 0]) == len(row)
     assert method(batch, CONTEXT).losses["reconstruction"].isfinite()
+
+
+def test_empty_steps_carry_no_loss_but_are_thought() -> None:
+    method = make()
+    batch = method.collate(EXAMPLES, CONTEXT)
+    silent = [1, 3 + 1]  # steps 1 and 2 of the second example, in rows of three
+    assert sorted({*range(9)} - {*batch["spoken_rows"].tolist()}) == silent
+    assert thoughts(method, batch).shape[0] == 3
 
 
 @torch.no_grad()
@@ -317,6 +334,16 @@ def test_a_trained_model_thinks_as_often_as_it_is_told_to() -> None:
         assert torch.equal(generation.answer[:, :width], said[:, steps - 1, :width])
 
 
+@torch.no_grad()
+def test_steps_said_together_are_those_said_alone() -> None:
+    method = make()
+    questions = [example.question for example in EXAMPLES]
+    answer = method.generate(questions, Decoding(max_new_tokens=6)).answer
+    together = method.generate(questions, Decoding(max_new_tokens=6, answer_only=False))
+    width = min(answer.shape[1], together.answer.shape[1])
+    assert torch.equal(answer[:, :width], together.answer[:, :width])
+
+
 @pytest.mark.parametrize("posterior", ["deterministic", "gaussian"])
 def test_joint_training_weighs_kl_for_f_alone(posterior: str) -> None:
     """g learns at its full rate, f by the weight, and thinking not at all, from this term."""
@@ -355,6 +382,24 @@ def test_kl_is_that_of_two_normals() -> None:
     found = [kl_loss(*dimension) for dimension in zip(mean, [0.01] * 3, prior_mean, log_deviation, strict=True)]
     torch.testing.assert_close(torch.stack(found), expected)
     torch.testing.assert_close(kl_loss(mean, 0.01, prior_mean, log_deviation), expected.sum())
+
+
+def test_kl_gradient_tends_to_that_of_the_likelihood_and_stays_finite_at_zero() -> None:
+    value = torch.tensor([0.0, 0.5], dtype=torch.float64)
+
+    def gradient(loss) -> Tensor:
+        parameters = torch.tensor([[0.2, 0.1], [-1.0, 0.3]], dtype=torch.float64, requires_grad=True)
+        loss(parameters[0], parameters[1]).backward()
+        assert parameters.grad is not None
+        return parameters.grad
+
+    wanted = gradient(lambda mean, log: -Normal(mean, log.exp()).log_prob(value).sum())
+    distances = []
+    for epsilon in (1e-1, 1e-2, 1e-3):
+        found = gradient(lambda mean, log, e=epsilon: kl_loss(value, e, mean, log))
+        assert found.isfinite().all()
+        distances.append(float((found - wanted).abs().max()))
+    assert distances[0] > distances[1] > distances[2] and distances[2] < 1e-5
 
 
 def test_predicted_deviation_never_falls_below_the_posteriors_and_draws_scale_with_the_temperature() -> None:
@@ -413,6 +458,14 @@ def test_defaults_are_the_papers() -> None:
     options = MarCosOptions()
     assert (options.steps, options.deep, options.shallow, options.tau) == (3, 10, 100, 16)
     assert options.sparsity.target == pytest.approx(10 / 48)
+
+
+def test_parameters_at_half_a_billion_are_the_papers() -> None:
+    """The paper's number includes the thinker's unused token table and the R rows of the neuron matrix."""
+    with torch.device("meta"):
+        method = MarCos(MarCosOptions(), Setup(load_backbone("qwen2.5-0.5b", 151665), VOCABULARY))
+    total = sum(p.numel() for p in method.parameters())
+    assert total == 2_290_561_664 - 16 * 896
 
 
 @torch.no_grad()

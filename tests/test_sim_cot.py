@@ -15,6 +15,7 @@ from golden import close
 from methods.base import Batch, Budget, Example
 from methods.coconut import CoconutOptions
 from methods.codi import CODIOptions
+from methods.collate import IGNORE
 from methods.generation import Decoding
 from methods.registry import get_method
 from methods.sim_cot import SimCoT, SimCoTCoconut, SimCoTCoconutOptions, SimCoTCODI, SimCoTCODIOptions, merge
@@ -125,6 +126,14 @@ def test_an_example_without_latents_to_explain(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_tokens_are_counted(name: str) -> None:
+    method = sim_cot(name)
+    batch, base = (one.collate(examples(), context(stage=4)) for one in (method, method.base))
+    read = (batch["explained_labels"] != IGNORE).sum() + len(batch["latents"]) * (method.group - 1)
+    assert batch.tokens - base.tokens == read
+
+
+@pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_the_decoder_is_no_part_of_answering(name: str) -> None:
     method = sim_cot(name)
@@ -133,6 +142,12 @@ def test_the_decoder_is_no_part_of_answering(name: str) -> None:
     assert torch.equal(generation.answer, base.answer)
     assert generation.cost == base.cost
     assert generation.trace.keys() == base.trace.keys() != set()
+
+
+def test_curriculum_is_the_bases() -> None:
+    for name in NAMES:
+        method = sim_cot(name)
+        assert method.stages(Budget(22, 10)) == method.base.stages(Budget(22, 10))
 
 
 def test_a_stage_answers_as_the_bases() -> None:
