@@ -17,6 +17,7 @@ from benchmarks.studies.study import load_study
 from conftest import ROOT
 
 REFERENCE = ROOT / "results/reference"
+PAGE = REFERENCE / "stories/README.md"
 TEST = "embedded_in_domain"
 
 
@@ -61,15 +62,13 @@ def test_pages_say_what_was_trained_on(training: list[Record], kinds: dict[str, 
     ]
     steps = {record.id: len(record.steps) for record in records_of(TEST)}
     assert known == [446, 58] and sum(steps[id] == 3 for id in kinds["new"]) == 60
-    page = " ".join((REFERENCE / "README.md").read_text(encoding="utf-8").split())
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert "226 are a training question with other names" in page and "so have 446 of Reworded and 58 of Multi" in page
     assert "435 have the equations of a training solution" in page and "60 have three steps" in page
 
 
 def test_accuracies_of_what_can_be_recalled_are_those_of_the_page(kinds: dict[str, set[str]]) -> None:
-    page = (
-        (REFERENCE / "README.md").read_text(encoding="utf-8").split("### How much can be recalled")[1].split("\n##")[0]
-    )
+    page = PAGE.read_text(encoding="utf-8").split("## How much can be recalled")[1].split("\n##")[0]
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| [A-Zwi].*\d \|$", page, re.M)
     ]
