@@ -18,6 +18,7 @@ from benchmarks.records.provenance import provenance
 from benchmarks.records.results import StudyRecords
 from benchmarks.scoring import SCORERS
 from benchmarks.studies.study import Study
+from benchmarks.tables.markup import DASH
 from benchmarks.tables.render import contents
 from fabricate import ACCURACY, ENVIRONMENT, collected, fabricate, let_r_die, study, update_record
 from methods.registry import get_method
@@ -264,6 +265,10 @@ def test_several_training_seeds(tmp_path: Path) -> None:
     lacking = cells(text, "CoT-SFT", "Training data: text")[1]
     assert "±" not in lacking and "<sup>" in lacking and "text/cot/s1: no evaluate.json" in text
     assert "over the 3 training seeds" in text
+    details = text.split("## Details by test set")[1]
+    column = header(details).index("Each training (%)") - 1
+    each = cells(details, "CoT-SFT", "Training data: text · Alpha & Co 100%")[column].split(", ")
+    assert each == [f"{float(lacking.split()[0]):.1f}", DASH, DASH]
 
 
 def test_gpu_hours_are_of_the_ranks_that_each_run_was_trained_on(tmp_path: Path) -> None:
