@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from benchmarks.paper.numbers import PaperTable, paper_table
-from benchmarks.records.results import StudyRecords
+from benchmarks.records.results import StudyRecords, to_frame
 from benchmarks.records.schema import PublishedScores
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS
-from benchmarks.records.summary import LINES, Summary, summarise
+from benchmarks.records.summary import KEYS, LINES, Key, Summary, summarise
 from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import Study
-from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, Section
+from benchmarks.tables.markup import DASH, Cell, Column, Document, Grid, Line, Section
 from methods.errors import InputError
 
 TIE = "="
@@ -157,19 +157,45 @@ class TableBuilder(ABC):
         return f"""{", ".join(map(self.test_title, repeating))}: accuracies are of all n questions, of which some stand
             there several times; tests and intervals are over the distinct ones, each scored by its mean."""
 
+    @property
+    def trainings_column(self) -> tuple[Column, ...]:
+        """The column of :meth:`each_training`, if the study has several training seeds."""
+        return (Column("Each training (%)"),) if len(self.study.seeds) > 1 else ()
+
+    def each_training(self, line: Mapping[str, Any]) -> tuple[Cell, ...]:
+        """Return a cell with the accuracy of each training, if the study has several training seeds. Where some learn
+        a task and others do not, mean and spread describe none of them."""
+        if not self.trainings_column:
+            return ()
+        return (Cell(self._by_training[Key(*(line[key] for key in KEYS))]),)
+
+    @cached_property
+    def _by_training(self) -> dict[Key, str]:
+        found: dict[Key, str] = {}
+        for key, runs in to_frame(self.records).groupby(KEYS, sort=False):
+            scores = [DASH if pd.isna(score) else f"{100 * score:.1f}" for score in runs["accuracy_mean"]]
+            found[Key(*key)] = ", ".join(scores)
+        return found
+
+    @property
+    def about_trainings(self) -> str:
+        return "Each training: its own accuracy, in the order of seeds." if self.trainings_column else ""
+
     def questions(self) -> Grid:
         """Return a grid with the default decoding's number of questions, 95 % interval, ± and what that covers."""
-        columns = (Column("n"), Column("95 % interval"), Column("±"), Column("± over"))
+        columns = (Column("n"), Column("95 % interval"), Column("±"), Column("± over"), *self.trainings_column)
         return Grid("Questions and intervals of the default decoding", columns, self.by_test(self._question_lines))
 
     def _question_lines(self, block: Block, row: Row, test: str) -> Iterable[Line]:
         line = self.line(block, row, test)
         spread = cell(line["spread"], percent), cell(line["spread_over"], str)
-        yield Line(self.row_title(line), (question_count(line), interval_cell(line), *spread), row.indent)
+        cells = question_count(line), interval_cell(line), *spread, *self.each_training(line)
+        yield Line(self.row_title(line), cells, row.indent)
 
     def about_questions(self) -> str:
         return f"""Last table: n questions; the 95 % interval of the default decoding's accuracy ({self.interval}); its
-            ±, which says nothing about other questions, and what that covers. {self.repeated()}"""
+            ±, which says nothing about other questions, and what that covers. {self.about_trainings}
+            {self.repeated()}"""
 
     @cached_property
     def paper(self) -> PaperTable | None:

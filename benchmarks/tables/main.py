@@ -11,9 +11,8 @@ import pandas as pd
 
 from benchmarks.paper.numbers import PaperRow, PaperTable, Printed, paper_table
 from benchmarks.records.provenance import backbone, hardware
-from benchmarks.records.results import to_frame
 from benchmarks.records.schema import TimeRecord
-from benchmarks.records.summary import KEYS, Key, gpu_seconds_as_trained
+from benchmarks.records.summary import gpu_seconds_as_trained
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables.base import (
     PASSES,
@@ -39,7 +38,6 @@ from benchmarks.timing.machine import MUCH, SLOWER
 
 SCORES = (Column("n"), Column("Not in training (%)"), Column("Strict (%)"), Column("No answer (%)"))
 SCORES += (Column("95 % interval"), Column("± over"))
-TRAININGS = Column("Each training (%)")  # in studies with several training seeds
 COSTS = (Column("ms/question"), Column("Passes/question"), Column("Tokens/question"), Column("Tokens/s"))
 COSTS += (Column("Peak MiB"), Column("All steps (s)"))
 HOUR = 3600.0  # seconds
@@ -162,7 +160,7 @@ class MainTable(TableBuilder):
     # ---- the other tables
 
     def _detail(self) -> Grid:
-        trainings = (TRAININGS,) if self._several else ()
+        trainings = self.trainings_column
         columns = SCORES + trainings + COSTS + self._nats.columns
         sections = self.by_test(self._detail_lines)
         for heading, rows in self._elsewhere.items():
@@ -184,22 +182,8 @@ class MainTable(TableBuilder):
             title = Cell(line["title"] + self.dead_r_suffix(line))
             if decoding != "default":
                 title = Cell(f"{title.text} ({decoding_label(decoding)})", f": {percent(line['accuracy'])} %")
-            trainings = (Cell(self._by_training[Key(block.id, row.id, decoding, test)]),) if self._several else ()
-            yield Line(title, _scores(line) + trainings + _costs(line) + self._nats.cells(block, row), row.indent)
-
-    @property
-    def _several(self) -> bool:
-        """Whether rows are trained with several seeds."""
-        return len(self.study.seeds) > 1
-
-    @cached_property
-    def _by_training(self) -> dict[Key, str]:
-        """The accuracy of each training, in the order of seeds: those that fail on some seeds have no middle."""
-        found: dict[Key, str] = {}
-        for key, runs in to_frame(self.records).groupby(KEYS, sort=False):
-            scores = [DASH if pd.isna(score) else f"{100 * score:.1f}" for score in runs["accuracy_mean"]]
-            found[Key(*key)] = ", ".join(scores)
-        return found
+            scores = _scores(line) + self.each_training(line)
+            yield Line(title, scores + _costs(line) + self._nats.cells(block, row), row.indent)
 
     def _training(self) -> Grid:
         columns = (Column("In optimizer steps (s)"), Column("Tokens/s"), Column("GPU-hours"))
@@ -240,9 +224,8 @@ class MainTable(TableBuilder):
         return Grid(caption, columns, sections)
 
     def legend(self) -> Iterable[str]:
-        study, several = self.study, self._several
+        study, several = self.study, len(self.study.seeds) > 1
         over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
-        trainings = " Each training: its own accuracy, in the order of seeds." if several else ""
         yield """Train: time of one epoch of each training phase, warm starts included: the steps of an epoch times the
         median step, measured with no other job of the workflow beside it, on the devices that the run trains on, plus
         what a phase computes once. Training FLOPs: of the whole budget, warm starts included. Training as it ran: what
@@ -250,7 +233,7 @@ class MainTable(TableBuilder):
         without its warm start."""
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
-        interval in the details does ({self.interval}).{trainings} {self.repeated()}"""
+        interval in the details does ({self.interval}). {self.about_trainings} {self.repeated()}"""
         yield self._times()
         yield from self._machines()
         yield from self._disturbed()
