@@ -111,7 +111,7 @@ def summarise(records: StudyRecords, *decodings: str) -> Summary:
     frame = frame.loc[frame["shown"] & frame["decoding"].isin(decodings)]
     controls = {row.id for row in study.rows if row.control}
     correct: dict[Key, pd.DataFrame] = {}  # one line per question, one column per training seed
-    for (block, row, decoding), group in _groups(frame, KEYS[:3]):
+    for (block, row, decoding), group in groups(frame, KEYS[:3]):
         answers = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
         if answers is None:
             continue
@@ -123,7 +123,7 @@ def summarise(records: StudyRecords, *decodings: str) -> Summary:
     }
     marks, pairs = _rank({key: answers for key, answers in correct.items() if key.row not in controls}, corrected)
     lines = []
-    for key, group in _groups(frame, KEYS):
+    for key, group in groups(frame, KEYS):
         place = Key(*key)
         about = {"control": place.row in controls, "mark": marks.get(place, "")}
         lines.append(_aggregate(group, correct.get(place)) | about)
@@ -143,7 +143,8 @@ def _frame(lines: list[dict[str, Any]], types: dict[str, str]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=list(types)).astype(types)
 
 
-def _groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+def groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    """Yield the lines of a frame that have the same ``keys``, with these."""
     for key, group in frame.groupby(keys, sort=False):
         yield cast("tuple[str, ...]", key), cast("pd.DataFrame", group)
 

@@ -15,7 +15,7 @@ from benchmarks.paper.numbers import PaperTable, paper_table
 from benchmarks.records.results import StudyRecords, to_frame
 from benchmarks.records.schema import PublishedScores
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS
-from benchmarks.records.summary import KEYS, LINES, Key, Summary, summarise
+from benchmarks.records.summary import KEYS, LINES, Key, Summary, groups, summarise
 from benchmarks.scoring import SCORERS, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Block, DecodingSpec, Row
@@ -172,7 +172,7 @@ class TableBuilder(ABC):
     @cached_property
     def _by_training(self) -> dict[Key, str]:
         found: dict[Key, str] = {}
-        for key, runs in to_frame(self.records).groupby(KEYS, sort=False):
+        for key, runs in groups(to_frame(self.records), KEYS):
             scores = [DASH if pd.isna(score) else f"{100 * score:.1f}" for score in runs["accuracy_mean"]]
             found[Key(*key)] = ", ".join(scores)
         return found
