@@ -98,7 +98,9 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
         yield Finding(f"{spec.id} {SPEC}", "differs", str(error))
         return
     held = _completed(recorded) | {"starts_at": spec.starts_at}  # a place is no setting
-    changed = [] if _made_as_asked(spec, paths) else sorted(changed_settings(held, spec.model_dump(mode="json")))
+    changed = (
+        [] if _made_as_asked(spec, recorded, paths) else sorted(changed_settings(held, spec.model_dump(mode="json")))
+    )
     kind = "drift" if changed else "ok"
     yield Finding(f"{spec.id} {SPEC}", kind, f"the study has changed: {'; '.join(changed)}" if changed else "")
     for stage in spec.tasks:
@@ -119,11 +121,12 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
         yield Finding(place, kind, "; ".join(problems))
 
 
-def _made_as_asked(spec: RunSpec, paths: Paths) -> bool:
-    """Return whether all records were made with the settings of today. What was written when training began may ask for
-    other answers than were given since."""
-    with suppress(BrokenRecord):
-        return all(parsed(paths.record(task), task).digest == spec.digest(task) for task in spec.tasks)
+def _made_as_asked(spec: RunSpec, recorded: dict[str, Any], paths: Paths) -> bool:
+    """Return whether a run was trained as it is specified today, and all its records were made so: what was written
+    when training began may ask for other answers than were given since."""
+    with suppress(BrokenRecord, MissingKey):
+        trained = settings_digest(recorded, "train") == spec.digest("train")
+        return trained and all(parsed(paths.record(task), task).digest == spec.digest(task) for task in spec.tasks)
     return False
 
 
