@@ -19,8 +19,8 @@ from conftest import ROOT
 from methods.errors import InputError
 from small import MINIMAL
 
-# Of the weights that `tests/portable.py` prints. Seen on: AMD EPYC (family 25, models 1, 17), Intel Xeon (family 6,
-# model 85), both with AVX-512
+# Of the weights that `tests/portable.py` prints. Seen on: AMD EPYC (family 25, models 1 and 17) and Intel Xeon (family
+# 6, model 85), of which model 1 lacks AVX-512
 SEEN = ("AuthenticAMD", "GenuineIntel")
 BUILD = "2.13.0+cpu"  # another build of PyTorch has other kernels
 WEIGHTS = {
