@@ -96,9 +96,8 @@ class ParetoFigure(FigureBuilder):
             )
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
-        batch = self.study.timing.batch_size if self.study.timing else "unknown size"
         yield f"""Accuracy (default decoding, mean over decoding seeds{self.and_trainings}) against what it costs:
-        above, time to answer one question in batches of {batch} (where a method can leave out its steps, it does),
+        above, time to answer one question in batches of {self.timed_batch} (where a method can leave out its steps, it does),
         with no other job of the workflow beside it; below, floating-point operations of the whole training, warm starts
         included. Bars: 95 % interval over questions{self.and_trainings}. Dashed: the Pareto front over all rows of the
         panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are not on the front.
@@ -211,10 +210,9 @@ class OverviewFigure(FigureBuilder):
             legend_below(canvas)
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
-        batch = self.study.timing.batch_size if self.study.timing else "unknown size"
         yield f"""Accuracy (default decoding, mean over decoding seeds{self.and_trainings}) on the first test set that
         gives the number of steps. Left: by that number, in marks of at least {FEWEST} questions. Right: on all
-        questions, against the time to answer one in batches of {batch}. Bands and bars: 95 % interval over
+        questions, against the time to answer one in batches of {self.timed_batch}. Bands and bars: 95 % interval over
         questions{self.and_trainings}. Crosses: controls. The figures `steps` and `pareto` have the other test sets."""
 
 

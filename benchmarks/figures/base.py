@@ -122,6 +122,14 @@ class FigureBuilder(ABC):
         """What means and intervals of the default decoding are over besides seeds or questions, for a caption."""
         return " and trainings" if len(self.study.seeds) > 1 else ""
 
+    @property
+    def timed_batch(self) -> str:
+        """How many questions were answered at once for the times shown, for a caption. A study that times nothing may
+        show those of runs that it shares."""
+        homes = [self.study, *map(self.study.home, self.study.sources.values())]
+        sizes = sorted({home.timing.batch_size for home in homes if home.timing})
+        return " or ".join(map(str, sizes)) or "unknown size"
+
     def test_title(self, test: str) -> str:
         return self.records.test_title(test)
 
