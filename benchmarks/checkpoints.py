@@ -37,8 +37,7 @@ Tensors = Iterable[tuple[str, Tensor]]
 
 
 class PreciousCheckpoint(InputError):
-    """Raised when a run would start over, and its first checkpoint discard much work.
-    The message names the ways out."""
+    """Raised in place of starting over where that would discard much training. The message says how to proceed."""
 
 
 class Stored(Mapping[str, Tensor]):

@@ -52,8 +52,8 @@ def report_full_disk(folder: Path, needed: int = 0) -> Iterator[None]:
         asked = f"{gigabytes(needed)} were to be written, " if needed else ""
         free = gigabytes(shutil.disk_usage(folder).free)
         raise DiskFull(
-            f"{folder}: the disk is full ({asked}{free} are free). Make room there; "
-            "what was whole before is kept, and the same command goes on from it"
+            f"{folder}: the disk is full ({asked}{free} are free). Free some space and rerun "
+            "the same command: complete files are kept, and it resumes from them"
         ) from error
 
 
@@ -131,7 +131,7 @@ class Entries(dict[str, Any]):
         raise MissingKey(self.path, key)
 
 
-def read_json(path: Path, fix: str = "run the stage that writes it") -> dict[str, Any]:
+def read_json(path: Path, fix: str = "run the task that writes it") -> dict[str, Any]:
     """Return the content of a JSON file that the suite has written, or raise :class:`BrokenRecord`. ``fix``: what to do
     if there is no file."""
     again = "delete it and run again"
@@ -162,18 +162,17 @@ def _entries(content: Any, path: Path) -> Any:
 def read_bytes(path: Path, fix: str) -> bytes:
     """Return the content of a file. If it cannot be read, raise :class:`InputError`, which ends with the remedy
     ``fix``."""
+    # os.path, since pathlib raises errors for names that are too long, or no text
+    if os.path.islink(path) and not os.path.exists(path):
+        raise InputError(f"{path} is a link to {os.readlink(path)}, which does not exist; {fix}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        kind = "a folder" if os.path.isdir(path) else "no regular file"
+        raise InputError(f"cannot read {path} ({kind}); {fix}")
     try:
-        if path.is_symlink() and not path.exists():
-            raise InputError(f"{path} is a link to {os.readlink(path)}, which does not exist; {fix}")
-        if path.exists() and not path.is_file():
-            kind = "a folder" if path.is_dir() else "no regular file"
-            raise InputError(f"cannot read {path} ({kind}); {fix}")
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror}); {fix}") from error
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"cannot read {str(path)!r} ({error}); {fix}") from error
 
 
@@ -207,10 +206,10 @@ def parse_json(text: str, place: str, fix: str, lines: bool = True) -> Any:
     return content
 
 
-def shortened(content: Any, length: int = 40) -> str:
+def shortened(content: Any) -> str:
     """Return the content of JSON for a message, shortened."""
     text = json.dumps(content, ensure_ascii=False)
-    return text if len(text) <= length else f"{text[:length]} ..."
+    return text if len(text) <= 40 else f"{text[:40]} ..."
 
 
 def json_rows(text: str, path: Path, fix: str) -> Iterator[tuple[str, Any]]:
@@ -233,11 +232,7 @@ def folder_from_environment(variable: str, content: str) -> Path | None:
     name = os.environ.get(variable)
     if not name:
         return None
-    try:
-        whole = Path(name).is_dir() and bool(name.encode())
-    except (OSError, ValueError):  # a name that is too long, or no text
-        whole = False
-    if not whole:
+    if not os.path.isdir(name):
         raise InputError(
             f"{variable} names {printable(name)}, which is not a folder: give the folder of {content}, or unset the "
             "variable"

@@ -139,9 +139,7 @@ class Loaded:
 
     def encode(self, questions: list[str]) -> list[list[int]]:
         """Return the ids of the prompts up to the first marker."""
-        texts = [self.format.text(question) for question in questions]
-        if self.format is FORMATS["icot_si"]:
-            texts = [text + self.tokenizer.eos_token for text in texts]
+        texts = [self.format.text(question, self.tokenizer.eos_token) for question in questions]
         return (encode_questions if self.format.opens else encode_texts)(self.tokenizer, texts)
 
 

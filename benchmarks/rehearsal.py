@@ -1,4 +1,4 @@
-"""A rehearsal of a whole study in minutes: its data, every row and every table, with budgets that teach nothing.
+"""A rehearsal of a whole study in minutes: its data, every row and every table, with budgets too small to learn.
 
 It goes through the same functions as the study, in one process, and shows what would stop the study after hours: data
 that are missing, a row that fails in its last stage, a decoding, a table. Batches are of two rows, an epoch has so few
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import torch
@@ -23,10 +23,9 @@ from tabulate import tabulate
 from benchmarks.analysis.task import analyse
 from benchmarks.console import Progress
 from benchmarks.data import DATASETS, get_dataset, prepare
-from benchmarks.data.cards import Card
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.records import Raw
-from benchmarks.data.sources import DataSet
+from benchmarks.data.sources import DataSet, Generated
 from benchmarks.evaluation.task import evaluate
 from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import FIGURE_BUILDERS
@@ -59,25 +58,18 @@ LEGEND = (
 OWN = {"epochs", "tokens", "batch_size", "validations", "warmup_steps", "log_every", "checkpoint_seconds"}
 
 
-@dataclass(frozen=True)
-class Excerpt:
-    """A data set of which a few rows are read: the first for training, others evenly spaced."""
+def excerpt(whole: DataSet | Generated, count: Mapping[str, int]) -> Generated:
+    """Return a data set with a few rows of another, ``count`` by split: the first for training, others evenly
+    spaced."""
 
-    whole: Any  # a DataSet or Generated
-    count: Mapping[str, int]  # by split
+    def generate(split: str) -> list[Raw]:
+        rows = whole.rows(split)
+        return rows[: count[split]] if split == "train" else [rows[at] for at in spread_over(len(rows), count[split])]
 
-    @property
-    def card(self) -> Card:
-        card = self.whole.card
-        counts = {split: min(rows, self.count.get(split, rows)) for split, rows in card.counts.items()}
-        return card.model_copy(update={"counts": counts, "records": dict.fromkeys(counts), "version": MARK})
-
-    def unpinned(self, split: str) -> dict[str, str]:
-        return self.whole.unpinned(split)
-
-    def rows(self, split: str) -> list[Raw]:
-        rows, count = self.whole.rows(split), self.count[split]
-        return rows[:count] if split == "train" else [rows[place] for place in spread_over(len(rows), count)]
+    counts = {split: min(rows, count.get(split, rows)) for split, rows in whole.card.counts.items()}
+    # Without files, since the rows of a file with a checksum have to be as many as the card says
+    changed = {"counts": counts, "records": dict.fromkeys(counts), "files": {}, "version": MARK}
+    return Generated(whole.card.model_copy(update=changed), generate)
 
 
 @dataclass
@@ -102,7 +94,11 @@ class Rehearsal:
         if self.failed:
             parts.append("\n".join(["Failed:", "", *(f"- {part}: {why}" for part, why in self.failed.items())]))
         if self.table:
-            parts += ["The real thing on this machine, trainings alone, one after the other:", self.table, LEGEND]
+            parts += [
+                "Estimated cost of the full study on this machine (training only, one run after another):",
+                self.table,
+                LEGEND,
+            ]
         return "\n\n".join([*parts, *self.notes])
 
 
@@ -244,7 +240,7 @@ def excerpts(study: Study) -> Iterator[None]:
     whole = {name: get_dataset(name) for name in names}
     try:
         for name, dataset in whole.items():
-            DATASETS[name] = cast(DataSet, Excerpt(dataset, {"train": ROWS, "test": tests.get(name, 1)}))
+            DATASETS[name] = excerpt(dataset, {"train": ROWS, "test": tests.get(name, 1)})
         yield
     finally:
         DATASETS.update(whole)

@@ -219,11 +219,6 @@ class Method(nn.Module, ABC):
         start = getattr(options, "warm_start", "none")
         return None if start == "none" else start
 
-    @classmethod
-    def skip(cls, options: Any, setting: Mapping[str, Any]) -> str | None:
-        """Return why the method cannot run in a setting (keys: form, pretrained, backbone), or None if it can."""
-        return None
-
     @property
     def even_passes(self) -> bool:
         """Whether :meth:`forward` calls the same modules in the same order for all micro-batches of a stage. ZeRO 3 is

@@ -42,9 +42,6 @@ class ICoTSIOptions(MethodOptions):
         gt=0,
         description="lambda of the removal smoothing: o more tokens are removed, P(o) ~ exp(-lambda o); null: o = 0",
     )
-    side: Literal["left", "right"] = added_field(
-        "left", description="side of the chain to remove tokens from; right: an ablation of its paper"
-    )
     packed: bool = added_field(False, description=PACKED)
     optimizer_restart: bool = Field(default=True, description="reset the optimizer whenever more tokens are removed")
     warm_start: Literal["none", "cot_sft"] = Field(
@@ -108,12 +105,9 @@ class ICoTSI(CoTSFT):
     # -- training
 
     def targets(self, examples: Sequence[Example], context: Context) -> list[list[int]]:
-        """Return the targets of CoT-SFT without the first tokens of each chain, or without the last."""
-        removed = self._removed(examples, context)
-        starts = torch.zeros_like(removed) if self.options.side == "left" else self._chains(examples) - removed
-        spans = zip(starts.tolist(), (starts + removed).tolist(), strict=True)
-        whole = [target(example, self.vocabulary) for example in examples]
-        return [written[:start] + written[stop:] for written, (start, stop) in zip(whole, spans, strict=True)]
+        """Return the targets of CoT-SFT without the first tokens of each chain."""
+        removed = self._removed(examples, context).tolist()
+        return [target(example, self.vocabulary)[count:] for example, count in zip(examples, removed, strict=True)]
 
     def _chains(self, examples: Sequence[Example]) -> Tensor:
         """Return the number of tokens in each chain (B,), line ends included."""

@@ -91,14 +91,14 @@ class _CoLaR(CoLaR):
 class Format:
     """One layout of published weights.
 
-    ``text``: the prompt of a question, as far as it is text. ``opens``: whether the tokenizer's begin-of-text comes
-    before it. ``parts``: what prefixes of names are called here; weights with other prefixes are not needed to answer.
-    ``rows``: embedding rows that the method adds to the backbone's. ``whole``: whether the file has the backbone's
-    weights too. ``decoding``: how the authors' code decodes.
+    ``text``: the prompt of a question, as far as it is text, given the tokenizer's end-of-text. ``opens``: whether the
+    tokenizer's begin-of-text comes before it. ``parts``: what prefixes of names are called here; weights with other
+    prefixes are not needed to answer. ``rows``: embedding rows that the method adds to the backbone's. ``whole``:
+    whether the file has the backbone's weights too. ``decoding``: how the authors' code decodes.
     """
 
     method: type[Method]
-    text: Callable[[str], str]
+    text: Callable[[str, str], str]
     opens: bool
     parts: Mapping[str, str]
     rows: int
@@ -117,36 +117,48 @@ class Format:
 
 FORMATS = {
     "codi": Format(
-        _CODI,
-        lambda question: question.strip().replace("  ", " "),
-        True,
-        {"codi.base_model.model.": "lm.", "prj.1.": "project.0.", "prj.3.": "project.2.", "prj.ln.": "project.3."},
-        MARKERS,
-        Decoding(max_new_tokens=256),
+        method=_CODI,
+        text=lambda question, _: question.strip().replace("  ", " "),
+        opens=True,
+        parts={
+            "codi.base_model.model.": "lm.",
+            "prj.1.": "project.0.",
+            "prj.3.": "project.2.",
+            "prj.ln.": "project.3.",
+        },
+        rows=MARKERS,
+        decoding=Decoding(max_new_tokens=256),
         options={"num_latents": 6},
     ),
     "coconut": Format(
-        _Coconut,
-        "{}\n".format,
-        True,
-        {"base_causallm.": "lm."},
-        3,
-        Decoding(max_new_tokens=64),
+        method=_Coconut,
+        text="{}\n".format,
+        opens=True,
+        parts={"base_causallm.": "lm."},
+        rows=3,
+        decoding=Decoding(max_new_tokens=64),
         options={"thoughts_per_step": 2, "max_stage": 3},
     ),
-    "icot_si": Format(_ICoTSI, " {} ".format, False, {"base_model.": "lm."}, 0, Decoding(max_new_tokens=800)),
+    "icot_si": Format(
+        method=_ICoTSI,
+        text=" {} {}".format,
+        opens=False,
+        parts={"base_model.": "lm."},
+        rows=0,
+        decoding=Decoding(max_new_tokens=800),
+    ),
     "colar": Format(
-        _CoLaR,
-        "Question: {} Let's think step by step:(Thinking speed: 5)".format,
-        False,
-        {
+        method=_CoLaR,
+        text="Question: {} Let's think step by step:(Thinking speed: 5)".format,
+        opens=False,
+        parts={
             "llm.base_model.model.": "lm.",
             "latent_policy.fc.": "latent_head.body.",
             "latent_policy.mean.": "latent_head.mean.",
             "latent_policy.log_std.": "latent_head.log_deviation.",
         },
-        1,
-        Decoding(tokens="sample", top_p=0.9, max_new_tokens=16),
+        rows=1,
+        decoding=Decoding(tokens="sample", top_p=0.9, max_new_tokens=16),
         whole=False,
         options={"max_latents": 64},
     ),

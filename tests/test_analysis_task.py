@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.analysis import task
 from benchmarks.analysis.dimensions import digits_of
 from benchmarks.analysis.interventions import changes, clique_effects, marked_changes, parse_dims
-from benchmarks.analysis.records import Analysis, analysed, read_analysis, record_path
+from benchmarks.analysis.records import Analysis, analysed, read_analysis
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.checkpoints import save_weights
 from benchmarks.data import decode, open_corpus, prepare
@@ -240,7 +240,7 @@ def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Ana
     spec, own = analysis.spec, analysis.record.weights_sha256
     paths, read = Paths(tmp_path, spec), partial(read_analysis, analysis.block, analysis.row, spec, tmp_path)
     record = read_json(analysis.folder / "analysis.json")
-    write_json(record_path(tmp_path, spec), record)
+    write_json(Paths(tmp_path, spec).analysis, record)
     assert own and read().record.weights_sha256 == own, "results that were kept without their training's record"
     write_json(paths.record("train"), train_record(spec) | {"weights_sha256": own})
     assert read().record.weights_sha256 == own
@@ -250,7 +250,7 @@ def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Ana
     ):
         read()
     del record["weights_sha256"]  # as in older records
-    write_json(record_path(tmp_path, spec), record)
+    write_json(Paths(tmp_path, spec).analysis, record)
     assert read().record.weights_sha256 is None
 
 
@@ -258,7 +258,7 @@ def test_an_analysis_that_cannot_be_used_is_refused(analysis: Analysis, tmp_path
     read = partial(read_analysis, analysis.block, analysis.row, analysis.spec, tmp_path)
     with pytest.raises(BrokenRecord, match=f"run `marcos-bench analyse small {RUN}`"):
         read()
-    path = record_path(tmp_path, analysis.spec)
+    path = Paths(tmp_path, analysis.spec).analysis
     write_json(path, read_json(analysis.folder / "analysis.json"))
     assert read().spec.id == RUN
     path.write_text("cut", encoding="utf-8")

@@ -100,14 +100,6 @@ def test_what_a_constructor_draws_is_a_weight(name: str) -> None:
     assert all(torch.equal(buffer, kept[1][key]) for key, buffer in kept[0].items())
 
 
-def test_skip_gives_a_reason(name: str) -> None:
-    cls = get_method(name)
-    for form, pretrained in product(("equation", "text"), (False, True)):
-        setting = {"form": form, "pretrained": pretrained, "backbone": "qwen2-tiny"}
-        reason = cls.skip(cls.Options.model_validate(get_method(name).tested_options), setting)
-        assert reason is None or len(reason) > 10
-
-
 def test_stages_spend_the_budget(method: Method) -> None:
     stages = curriculum(method, BUDGET)
     assert sum(stage.epochs for stage in stages) == pytest.approx(BUDGET.epochs)

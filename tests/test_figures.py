@@ -12,7 +12,7 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.analysis.records import analysed, record_path
+from benchmarks.analysis.records import analysed
 from benchmarks.figures.accuracy import ParetoFigure
 from benchmarks.figures.base import GREY, SETTINGS, FigureBuilder, NothingToDraw, log_axis
 from benchmarks.figures.copied import CopiedFigure
@@ -21,6 +21,7 @@ from benchmarks.figures.render import FIGURE_BUILDERS, render
 from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records import results
 from benchmarks.records.results import StudyRecords
+from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study
 from fabricate import collected, fabricate, fabricate_analysis, study, update_record
@@ -36,7 +37,7 @@ def with_analyses(made: Study, folder: Path) -> list[Path]:
     specs = [spec for _, _, spec in analysed(made, every_row=True)]
     for spec in specs:
         fabricate_analysis(spec, folder)
-    return [record_path(folder, spec) for spec in specs]
+    return [Paths(folder, spec).analysis for spec in specs]
 
 
 @pytest.fixture(scope="module")

@@ -47,12 +47,9 @@ def test_worked_examples_of_removal() -> None:
     answers = ["#### 7$", "#### 1$", "#### 3.5$", "#### 5$"]
     for removed in (0, 1, 8, 13, math.inf):
         counts = [int(min(removed, len(chain))) for chain in chains]
-        for side, left in (
-            ("left", [chain[count:] for chain, count in zip(chains, counts, strict=True)]),
-            ("right", [chain[: len(chain) - count] for chain, count in zip(chains, counts, strict=True)]),
-        ):
-            wanted = [(q + c + a, c + a) for q, c, a in zip(asked, left, answers, strict=True)]
-            assert read_and_predicted(icot({**BARE, "side": side}), context(removed=removed)) == wanted
+        left = [chain[count:] for chain, count in zip(chains, counts, strict=True)]
+        wanted = [(q + c + a, c + a) for q, c, a in zip(asked, left, answers, strict=True)]
+        assert read_and_predicted(icot(BARE), context(removed=removed)) == wanted
 
 
 def test_nothing_removed_is_cot_sft_and_all_removed_its_answer_only_control() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmarks.processes import kernels
+from benchmarks.records.provenance import kernels_text
 from benchmarks.studies.runs import settings_digest
 from benchmarks.studies.study import parse_study
 from conftest import ROOT
@@ -79,13 +80,13 @@ def test_a_process_that_has_computed_with_others_is_refused(monkeypatch: pytest.
     for name, value in kernels.PORTABLE.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    with pytest.raises(kernels.OtherKernels, match="has computed with others before"):
+    with pytest.raises(kernels.OtherKernels, match="already chosen other kernels"):
         kernels.require("portable")
 
 
 def test_kernels_and_cpu_are_described_and_older_records_name_the_cpu() -> None:
     used = {"aten": "AVX2", "mkl": "COMPATIBLE", "onednn": "AVX2"}
     made = {"device": "cpu", "cpu": "AMD EPYC"}
-    assert kernels.describe(made | {"kernels": used}) == "AVX2 kernels, MKL COMPATIBLE, oneDNN AVX2 on AMD EPYC"
-    assert kernels.describe(made) == "unknown kernels on AMD EPYC"
-    assert kernels.describe(made | {"device": "NVIDIA H200"}) is None
+    assert kernels_text(made | {"kernels": used}) == "AVX2 kernels, MKL COMPATIBLE, oneDNN AVX2 on AMD EPYC"
+    assert kernels_text(made) == "unknown kernels on AMD EPYC"
+    assert kernels_text(made | {"device": "NVIDIA H200"}) is None

@@ -233,7 +233,7 @@ def test_two_processes_never_share_a_gpu(tmp_path: Path, bare: pytest.MonkeyPatc
     other.wait()
     bare.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     assert devices.pin(2, tmp_path) == ["0", "1"]
-    with pytest.raises(InputError, match="shows 2 GPUs"):
+    with pytest.raises(InputError, match="needs 3 GPUs, and 2 are visible"):
         devices.pin(3, tmp_path)
     bare.setenv("SLURM_JOB_ID", "17")  # GPU 0 of another job is another device: SLURM gives each job its own
     bare.setenv("CUDA_VISIBLE_DEVICES", "0")

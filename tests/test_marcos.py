@@ -115,12 +115,6 @@ def test_xavier_is_for_the_matrices_of_the_thinking_layer_alone() -> None:
         assert normal[name].std() == pytest.approx(0.02, rel=0.1)
 
 
-def test_a_pretrained_thinking_layer_is_not_initialised() -> None:
-    setting = {"form": "equation", "pretrained": True, "backbone": "qwen2-tiny"}
-    assert MarCos.skip(MarCosOptions(thinking_init="xavier"), setting)
-    assert not MarCos.skip(MarCosOptions(), setting)
-
-
 @pytest.mark.parametrize("attention", ["bidirectional", "causal"])
 @torch.no_grad()
 def test_padding_is_invisible_to_thinking(attention: str) -> None:

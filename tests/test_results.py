@@ -99,16 +99,6 @@ def test_a_run_without_any_record_has_not_run(tmp_path: Path) -> None:
     assert frame["accuracy_mean"].dropna().empty
 
 
-def test_skipped_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        registry.get_method("cot_sft"), "skip", classmethod(lambda cls, options, setting: "not for this")
-    )
-    frame = results.collect(study(), tmp_path)
-    skipped = frame[frame["row"] == "cot"]
-    assert set(skipped["status"]) == {"skipped"} and set(skipped["reason"]) == {"not for this"}
-    assert len(skipped) == 4
-
-
 def test_warm_starts_count_in_training_and_are_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = classmethod(lambda cls, options: "cot_sft")
     monkeypatch.setattr(registry.get_method("marcos"), "starts_from", start)

@@ -18,7 +18,6 @@ from benchmarks.studies.runs import row_of, run_id
 from benchmarks.studies.study import STUDIES, Study, StudyError, load_study, parse_study, shipped
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
-from methods.cot_sft import CoTSFT
 from methods.registry import get_method
 from small import MINIMAL, TWO_BLOCKS
 
@@ -400,13 +399,6 @@ def test_options_that_are_the_default_ones_make_no_other_start() -> None:
     blocks = [{**MINIMAL["blocks"][0], "options": {"cot_sft": {"steps": False}}}]
     with pytest.raises(StudyError, match="'coconut' starts from 'cot_sft' with default options"):
         parse_study({**MINIMAL, "blocks": blocks, "rows": rows}, "place.yaml")
-
-
-def test_a_row_that_starts_from_a_skipped_one_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CoTSFT, "skip", classmethod(lambda *_: "not for this"))
-    study = parse_study({**MINIMAL, "rows": [{"id": "coconut", "method": "coconut"}]}, "place.yaml")
-    assert not study.runs
-    assert study.skipped(study.blocks[0], study.rows[0]) == "it starts from cot_sft, which is left out: not for this"
 
 
 def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:

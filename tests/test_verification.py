@@ -139,7 +139,7 @@ def test_draws_are_computed_again(drawn: tuple[dict[str, Any], pd.DataFrame], tm
     assert "`draws` of 1 answers is not what the scorer says, first rs_n2_k3 a, seed 0" in texts[0]
     record["decodings"]["default"]["tests"]["rs_n2_k3"]["draws"][0]["entropy"] = 3.0
     (text,) = answers(record, frame, tmp_path)
-    assert "`draws`: line 1, entropy: 3.0 is recorded" in text
+    assert "`draws`: line 1, entropy: recorded 3.0" in text
 
 
 def older(folder: Path, extracted: str, correct: bool) -> Path:
@@ -228,13 +228,13 @@ def test_a_changed_number_in_a_table_is_told_from_changed_words(folder: Path) ->
     assert [finding.place for finding in findings(folder, "drift")] == ["table_main.md"]
     assert not findings(folder, "differs")
     edit(folder / "table_main.json", lambda content: content["lines"][0].update(accuracy=1.0))
-    assert "accuracy: 1.0 is recorded" in findings(folder, "differs")[0].text
+    assert "accuracy: recorded 1.0" in findings(folder, "differs")[0].text
 
 
 def test_a_changed_difference_to_the_control_is_found(folder: Path) -> None:
     edit(folder / "table_main.json", lambda content: content["against_controls"][0].update(p_holm=0.5))
     (found,) = findings(folder, "differs")
-    assert "against_controls: line 1, p_holm: 0.5 is recorded" in found.text
+    assert "against_controls: line 1, p_holm: recorded 0.5" in found.text
 
 
 def test_a_number_in_a_rendered_table_is_checked_against_the_records(folder: Path) -> None:
@@ -341,7 +341,7 @@ def test_predictions_without_scores_are_found(folder: Path) -> None:
 def test_a_specification_that_lacks_what_digests_are_made_of_is_found(folder: Path) -> None:
     edit(folder / RUN / "spec.json", lambda spec: spec.pop("engine"))
     texts = {finding.place: finding.text for finding in findings(folder, "differs")}
-    assert texts["equation/cot/s0 train.json"] == "cannot be held against spec.json, which lacks 'engine'"
+    assert texts["equation/cot/s0 train.json"] == "cannot be compared with spec.json, which lacks 'engine'"
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,9 @@ def analysed(study: Study, every_row: bool = False) -> list[tuple[Block, Row, Ru
     return found
 
 
-def record_path(results: Path, spec: RunSpec) -> Path:
-    return Paths(results, spec).run / "analysis" / "analysis.json"
-
-
 def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analysis:
     """Return a run's analysis, or raise :class:`BrokenRecord` if it is missing, broken or out of date."""
-    path = record_path(results, spec).absolute()
+    path = Paths(results, spec).analysis.absolute()
     try:
         record = AnalysisRecord.model_validate(read_json(path, f"run `marcos-bench analyse {spec.study} {spec.id}`"))
     except ValidationError as error:

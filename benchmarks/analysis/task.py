@@ -26,7 +26,6 @@ from benchmarks.analysis.dimensions import (
 from benchmarks.analysis.draws import draws, explained, references, reread, solution_texts, transplanted
 from benchmarks.analysis.interventions import output_frame, outputs
 from benchmarks.analysis.majority_vote import MEAN
-from benchmarks.analysis.records import record_path
 from benchmarks.analysis.responses import Responses, TrainedModel, evenly
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, TestSet, decode, open_corpus
@@ -50,7 +49,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     if name is None:
         raise InputError(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
     made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)
-    path = record_path(results, spec)
+    path = Paths(results, spec).analysis
     with RunLock(path.parent):
         model = TrainedModel.load(spec, results)
         decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)

@@ -1,6 +1,5 @@
 """Data sets, tokenizers, and the prepared data that training and evaluation read."""
 
-from benchmarks.data.cards import Card
 from benchmarks.data.corpus import (
     Corpus,
     TestSet,
@@ -18,7 +17,6 @@ from benchmarks.data.tokenizers import decode, make_tokenizer, vocabulary
 
 __all__ = [
     "DATASETS",
-    "Card",
     "Corpus",
     "DataError",
     "Record",

@@ -76,7 +76,7 @@ def _download(dataset: DataSet, split: str, file: File, path: Path) -> str:
         with replacing(path) as part:
             download_url_to_file(file.url, str(part), hash_prefix=file.sha256)
     except (OSError, RuntimeError, HTTPException) as error:
-        why = f"{file.url} does not give it ({error})"
+        why = f"downloading {file.url} failed ({error})"
         if dataset.line is None or dataset.card.hub is None or len(dataset.card.files[split]) != 1:
             return why
         other = _make(dataset, split, file, path)
@@ -89,7 +89,7 @@ def _make(dataset: DataSet, split: str, file: File, path: Path) -> str:
     does not, or an empty text."""
     hub, line = dataset.card.hub, dataset.line
     assert hub and line
-    log.warning("%s: its address does not give it; making it from %s on the hub", path, hub.name)
+    log.warning("%s: download failed; rebuilding the file from %s on the hub", path, hub.name)
     try:
         parts = [load_dataset(hub.name, hub.config, split=name, revision=hub.revision) for name in hub.splits[split]]
         lines = [line(row) for part in parts for row in cast(Iterable[Fields], part)]

@@ -1,4 +1,4 @@
-"""The evaluate stage: answers all tests under a run's decodings, scores the answers, and stores them with their text.
+"""The evaluate task: answers all tests under a run's decodings, scores the answers, and stores them with their text.
 
 Answers are stored under a key of everything that decides them. After an edit of a scorer, or with one more decoding, a
 model is therefore not asked again what it has already answered. If training has kept the weights of its stages, the

@@ -97,12 +97,12 @@ class ParetoFigure(FigureBuilder):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Accuracy (default decoding, mean over decoding seeds{self.and_trainings}) against what it costs:
-        above, time to answer one question in batches of {self.timed_batch} (where a method can leave out its steps, it does),
-        with no other job of the workflow beside it; below, floating-point operations of the whole training, warm starts
-        included. Bars: 95 % interval over questions{self.and_trainings}. Dashed: the Pareto front over all rows of the
-        panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are not on the front.
-        The filling of a marker stands for the training data. A row at the lower right need not be a worse method: its
-        training budget is the study's, and may be too short."""
+        above, time to answer one question in batches of {self.timed_batch} (where a method can leave out its steps, it
+        does), with no other job of the workflow beside it; below, floating-point operations of the whole training, warm
+        starts included. Bars: 95 % interval over questions{self.and_trainings}. Dashed: the Pareto front over all rows
+        of the panel; no row is both cheaper and more accurate than one on it. Crosses: controls, which are not on the
+        front. The filling of a marker stands for the training data. A row at the lower right need not be a worse
+        method: its training budget is the study's, and may be too short."""
         if absent := self.undrawn(data):
             yield f"Not drawn, as an accuracy or a cost is missing: {', '.join(absent)}."
 
@@ -386,7 +386,7 @@ class SweepsFigure(FigureBuilder):
             return False
         for block in self.study.blocks:
             runs, firsts = (self.study.trainings(block.id, id) for id in (row.id, self.default.id))
-            for run, first in zip(runs, firsts, strict=False):  # none if a row is skipped
+            for run, first in zip(runs, firsts, strict=False):  # none where the block lacks a row
                 if (run.training, run.backbone) != (first.training, first.backbone):
                     return False
         return True

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.analysis.dimensions import correlation_graph, correlations
 from benchmarks.analysis.interventions import clique_effects
 from benchmarks.analysis.majority_vote import calibration_error, protocols, reliability
-from benchmarks.analysis.records import Analysis, EncodingRecord, analysed, read_analysis, record_path
+from benchmarks.analysis.records import Analysis, EncodingRecord, analysed, read_analysis
 from benchmarks.figures.base import (
     DIVERGING,
     GREY,
@@ -37,6 +37,7 @@ from benchmarks.figures.base import (
     picture,
 )
 from benchmarks.records import statistics
+from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study
 
 CASES = 3
@@ -54,7 +55,7 @@ class LatentsFigure(FigureBuilder):
 
     @classmethod
     def needs(cls, study: Study, results: Path) -> list[Path]:
-        return [record_path(results, spec) for _, _, spec in analysed(study, cls.every_row)]
+        return [Paths(results, spec).analysis for _, _, spec in analysed(study, cls.every_row)]
 
     @cached_property
     def analyses(self) -> list[Analysis]:

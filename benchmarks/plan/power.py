@@ -175,10 +175,10 @@ def _table(variances: Variances, rows: Mapping[str, pd.DataFrame], pairs: Sequen
 def _notes(study: Study) -> Iterator[str]:
     family = "the planned comparisons" if study.comparisons else "all pairs of ranked rows (the study plans none)"
     yield (
-        "Questions that it takes, with so many trainings of each row, to separate two rows of such a difference with a "
-        f"probability of {WANTED:.0%}, at p < {ALPHA} after Holm's correction for {family}, if theirs is the smallest "
-        f"p. >{QUESTIONS[-1]:,}: most often, trainings differ too much for any number of questions. Last column: "
-        "trainings of each row that it takes on the study's own questions."
+        f"Test questions needed to detect a difference of this size with {WANTED:.0%} power (p < {ALPHA} after Holm's "
+        f"correction for {family}, assuming it is the smallest p), by number of trainings of each row. "
+        f">{QUESTIONS[-1]:,}: most often, trainings differ too much for any number of questions. Last column: "
+        "trainings of each row needed on the study's own questions."
     )
     yield (
         "1 seed: of these two trained models alone, since one training of each row says nothing about others. Where "

@@ -52,9 +52,9 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
         if plan.occupancy < 1 - WORTH_A_NOTE:
             waiting.setdefault((plan.run.training.batch_size, plan.parts, plan.ranks), []).append(plan)
     return [
-        f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time, {batch} examples of a step in "
-        f"{parts:.3g} micro-batches on {ranks} ranks ({', '.join(plan.run.id for plan in alike)}): set another "
-        f"{'micro_batch' if alike[0].run.engine.micro_batch else 'batch_size'}, or fewer ranks."
+        f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time: {batch} examples per step are split "
+        f"into {parts:.3g} micro-batches over {ranks} ranks ({', '.join(plan.run.id for plan in alike)}). Change "
+        f"{'micro_batch' if alike[0].run.engine.micro_batch else 'batch_size'}, or use fewer ranks."
         for (batch, parts, ranks), alike in waiting.items()
     ]
 

@@ -49,8 +49,8 @@ def pin(count: int, folder: Path | None = None) -> list[str]:
         return []
     if len(names) < count:
         raise InputError(
-            f"this machine shows {len(names)} GPUs ({', '.join(names)}), and the engine asks for "
-            f"{count}: lower `gpus`, or widen {CUDA_VARIABLE}"
+            f"the engine needs {count} GPUs, and {len(names)} are visible ({', '.join(names)}): lower `gpus`, or list "
+            f"more in {CUDA_VARIABLE}"
         )
     folder = folder or Path(tempfile.gettempdir()) / f"marcos-bench-{os.getuid()}"
     job = f"{os.environ['SLURM_JOB_ID']}-" if "SLURM_JOB_ID" in os.environ else ""  # each job counts its GPUs from 0

@@ -130,13 +130,6 @@ class Heartbeat:
             temporary.replace(self.path)
 
 
-def first_failure(gone: list[Beat]) -> Beat:
-    """Return the first of some ranks that have ended or have reported a fatal error. When one is killed, its neighbours
-    fail with lost connections, and may be gone too by the time the launcher looks. A killed rank has reported no error,
-    so its ``failed`` of 0 comes first."""
-    return min(gone, key=lambda beat: beat.failed)
-
-
 def stragglers(beats: list[Beat], still: set[int]) -> list[Beat]:
     """Return the ranks that the others wait for, out of ranks that make no progress. ``still`` contains the ranks whose
     files are no longer written."""

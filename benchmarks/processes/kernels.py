@@ -40,8 +40,13 @@ def require(kernels: Kernels) -> None:
     if (found := in_use()["aten"]) == "AVX2":
         return
     if found.startswith("AVX512"):
-        raise OtherKernels("the study asks for `kernels: portable`, and this process has computed with others before")
-    log.warning("this CPU has no AVX2, so `kernels: portable` is of no use here: results are this CPU's own")
+        raise OtherKernels(
+            "the study asks for `kernels: portable`, but PyTorch has already chosen other kernels in this process: "
+            "start a new one"
+        )
+    log.warning(
+        "this CPU has no AVX2, so `kernels: portable` has no effect: results may differ from those of other machines"
+    )
 
 
 def in_use() -> dict[str, Any]:
@@ -53,13 +58,3 @@ def in_use() -> dict[str, Any]:
         "aten": torch.backends.cpu.get_cpu_capability(),
         **{library: os.environ.get(name) for library, name in held.items()},
     }
-
-
-def describe(environment: Mapping[str, Any]) -> str | None:
-    """Return the kernels and the CPU that a record's environment names: where they are the same, so are results. Return
-    None if a GPU computed. Older records name the CPU alone."""
-    if environment.get("device") != "cpu":
-        return None
-    used = environment.get("kernels") or {"aten": "unknown"}
-    held = [f", {name} {used[key]}" for key, name in (("mkl", "MKL"), ("onednn", "oneDNN")) if used.get(key)]
-    return f"{used['aten']} kernels{''.join(held)} on {environment.get('cpu', 'an unknown CPU')}"

@@ -30,7 +30,6 @@ from benchmarks.processes.heartbeat import (
     STARTUP,
     Beat,
     RankFailure,
-    first_failure,
     read_beat,
     request_stop,
     stop,
@@ -176,8 +175,10 @@ class Watch:
         gone = [rank for rank, beat in local.items() if not alive(beat.pid)]
         if gone and not self.dead:  # the last beats of ranks may be newer than those read above
             last = {rank: read_beat(self.folder, rank) or beat for rank, beat in local.items()}
-            # A rank that fails may take longer to exit than the ranks that fail because of it
-            self.dead = first_failure([beat for rank, beat in last.items() if rank in gone or beat.failed])
+            # The first that failed: its neighbours lose their connections, and may exit before it does. A killed rank
+            # has reported no error, so its `failed` of 0 comes first
+            failed = [beat for rank, beat in last.items() if rank in gone or beat.failed]
+            self.dead = min(failed, key=lambda beat: beat.failed)
             self.status = exit_status(self.dead.pid)
 
     def _local(self) -> dict[int, Beat]:

@@ -1,4 +1,4 @@
-"""Locks on files that processes write, which the kernel releases when their holder dies, and a watch that ends orphans.
+"""File locks that the kernel releases when their holder dies, and a watchdog that ends orphaned processes.
 
 A process that is killed leaves files behind, but no ``flock``. A lock here is therefore never stale, whatever its file
 says: the file only tells others who holds it.
@@ -131,13 +131,13 @@ def clear_stale_locks() -> str | None:
 
 
 def announce_parent() -> None:
-    """Make the stages that this workflow starts end when its process ends, however that happens."""
+    """Make the tasks that this workflow starts end when its process ends, however that happens."""
     os.environ[PARENT_VARIABLE] = str(os.getpid())
 
 
 def watch_parent() -> None:
-    """End this stage at once when the workflow that started it is gone, so that a new one finds no rival. No more is
-    lost than with SIGKILL: every file is written to a temporary path first and then moved."""
+    """Exit as soon as the workflow that started this task dies, so that it cannot race the next one. No more is lost
+    than with SIGKILL: every file is written to a temporary path first and then moved."""
     if parent := os.environ.get(PARENT_VARIABLE):
         if not re.fullmatch(r"[1-9][0-9]{0,8}", parent):
             raise InputError(f"{PARENT_VARIABLE} is {parent!r}, which is no process: unset it, as workflows set it")

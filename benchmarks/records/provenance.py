@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.processes.kernels import describe
 from benchmarks.records.results import StudyRecords
 from benchmarks.records.schema import RunRecords
 from benchmarks.studies.runs import RunSpec, row_of
@@ -29,10 +28,20 @@ def environments(records: StudyRecords) -> list[dict[str, Any]]:
     return environments + earlier
 
 
+def kernels_text(environment: Mapping[str, Any]) -> str | None:
+    """Return the kernels and the CPU that a record's environment names: where they are the same, so are results. Return
+    None if a GPU computed. Older records name the CPU alone."""
+    if environment.get("device") != "cpu":
+        return None
+    used = environment.get("kernels") or {"aten": "unknown"}
+    held = [f", {name} {used[key]}" for key, name in (("mkl", "MKL"), ("onednn", "oneDNN")) if used.get(key)]
+    return f"{used['aten']} kernels{''.join(held)} on {environment.get('cpu', 'an unknown CPU')}"
+
+
 def kernels_of(run: RunRecords) -> list[str]:
     """Return the distinct kernels and CPUs that a run was trained and answered with; none on a GPU."""
     tasks = [record for record in (run.train, run.evaluate) if record]
-    return list(dict.fromkeys(text for record in tasks if (text := describe(record.environment))))
+    return list(dict.fromkeys(text for record in tasks if (text := kernels_text(record.environment))))
 
 
 def provenance(records: StudyRecords) -> dict[str, str]:
@@ -46,7 +55,7 @@ def provenance(records: StudyRecords) -> dict[str, str]:
     timed = f", {study.timing_threads} in timing" if study.timing else ""
     shared = "; ".join(f"{', '.join(runs)} ({other})" for other, runs in study.shared.items())
     # Older records name neither kernels nor a hash of the code
-    kernels = _distinct(text for one in found if "kernels" in one and (text := describe(one)))
+    kernels = _distinct(text for one in found if "kernels" in one and (text := kernels_text(one)))
     codes = {id: {one.environment.get("code") for one in run.tasks.values()} for id, run in records.runs.items()}
     edited = [id for id, of_run in codes.items() if len(of_run - {None}) > 1]
     lines = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from benchmarks.records.schema import (
 from benchmarks.records.statistics import sample_std
 from benchmarks.studies.paths import COLLECTED, DONE, Paths, data_folder
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.specs import Block, Row
+from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
 from methods.base import added_field
 
@@ -44,7 +43,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "shown": "boolean",  # False: a warm start that is not a row of the tables
     "decoding": "string",
     "test": "string",
-    "status": "string",  # done, partial (a stage is missing), not run, skipped
+    "status": "string",  # done, partial (a stage is missing), not run
     "reason": "string",
     "warning": "string",  # problems at the end of training, in this run or in its warm starts
     "dead_latents": "boolean",  # no latent was in use at the end of training: the results are those without latents
@@ -223,8 +222,7 @@ def to_frame(records: StudyRecords) -> pd.DataFrame:
     lines = []
     for block in study.blocks:
         for row in study.rows_of(block):
-            run_lines = [line for spec in study.trainings(block.id, row.id) for line in _run_lines(records, spec)]
-            lines += run_lines or _skipped_lines(study, block, row)
+            lines += [line for spec in study.trainings(block.id, row.id) for line in _run_lines(records, spec)]
     emitted = {line.get("run") for line in lines}
     for spec in study.runs.values():
         if spec.id not in emitted:  # a warm start of no row, or of a row that this block does not have
@@ -233,13 +231,6 @@ def to_frame(records: StudyRecords) -> pd.DataFrame:
     frame["study"] = study.name
     frame["title"] = frame["row"].map(lambda row: study.row_titles.get(row, row))
     return frame.astype(COLUMNS)
-
-
-def _skipped_lines(study: Study, block: Block, row: Row) -> Iterator[dict[str, Any]]:
-    shared = {"block": block.id, "row": row.id, "method": row.method, "shown": True, "decoding": "default"}
-    shared |= {"status": "skipped", "reason": study.skipped(block, row)}
-    for seed, test in product(study.seeds, study.tests_of(block)):
-        yield {**shared, "seed": seed, "test": test}
 
 
 def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]:

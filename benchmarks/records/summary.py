@@ -169,7 +169,7 @@ def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, A
 def _by_run(group: pd.DataFrame, column: str) -> str | None:
     """Join the texts that a group's runs have in a column."""
     saying = group.loc[:, ["run", column]].dropna(subset=column)
-    texts = [f"{run}: {text}" for run, text in zip(saying["run"].fillna("skipped"), saying[column], strict=True)]
+    texts = [f"{run}: {text}" for run, text in zip(saying["run"], saying[column], strict=True)]
     return "; ".join(dict.fromkeys(texts)) or None
 
 

@@ -41,6 +41,7 @@ class Paths:
         self.weights = self.model / WEIGHTS
         self.answers = self.run / "predictions"
         self.nats = self.run / "nats.parquet"  # what the gold texts of validation rows cost the final weights
+        self.analysis = self.run / "analysis" / "analysis.json"  # what its latents carry; frames lie beside it
         self.start = results / spec.starts_at / "model" / WEIGHTS if spec.starts_at else None
         self.kept = self.run / "stages"  # the weights that stages ended with, if training keeps them
         self.ended = self.model / "train.json"  # a second copy of the training record: proof that training has ended

@@ -171,12 +171,12 @@ class Study(Strict):
 
     @cached_property
     def runs(self) -> dict[str, RunSpec]:
-        """All runs by id; a warm start comes before the runs that start from it. Skipped settings have no run."""
+        """All runs by id; a warm start comes before the runs that start from it."""
         found: dict[str, RunSpec] = {}
         for block in self.blocks:
             for row, seed in product(self.rows_of(block), self.seeds):
                 start = None
-                for link in self._chain(block, row):
+                for link in reversed([*self._links(block, row)]):
                     id = run_id(block.id, link.id, seed)
                     if id not in found:
                         found[id] = self._spec(block, link, seed, start)
@@ -186,10 +186,6 @@ class Study(Strict):
     def trainings(self, block: str, row: str) -> list[RunSpec]:
         """Return the runs of a row in a block, one per training seed; none if it has no run there."""
         return [run for seed in self.seeds if (run := self.runs.get(run_id(block, row, seed)))]
-
-    def _chain(self, block: Block, row: Row) -> list[Row]:
-        """Return the rows that a row starts from, in order, and the row itself; an empty list if it is skipped."""
-        return [] if self.skipped(block, row) else [*self._links(block, row)][::-1]
 
     def _links(self, block: Block, row: Row | None) -> Iterator[Row]:
         """Yield a row, the one that it starts from in a block, the one that this starts from, and so on."""
@@ -264,19 +260,6 @@ class Study(Strict):
             return tuple(map(load_study, self.shares))
         except InputError as error:
             raise StudyError(f"`shares`: {error}") from error
-
-    def setting(self, block: Block, row: Row) -> dict[str, Any]:
-        """Return the description of a setting that a method's ``skip`` is given."""
-        backbone = self.backbone_of(block, row)
-        pretrained = backbone.pretrained is not None
-        return {"form": block.data.form, "pretrained": pretrained, "backbone": backbone.name}
-
-    def skipped(self, block: Block, row: Row) -> str | None:
-        """Return why a row has no run in a block, or None. A row that starts from a row without a run has none."""
-        for number, link in enumerate(self._links(block, row)):
-            if reason := get_method(link.method).skip(self.options_of(block, link), self.setting(block, link)):
-                return f"it starts from {link.id}, which is left out: {reason}" if number else reason
-        return None
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
         """Return a block's tests and a row's decodings, without controls of latents if the method has none, and without

@@ -274,7 +274,7 @@ class TableBuilder(ABC):
         return " (R dead)" if count >= trained else f" (R dead in {count} of {trained} trainings)"
 
     def missing_cell(self, line: Mapping[str, Any]) -> Cell:
-        return Cell("skipped" if line["status"] == "skipped" else "not run", mark=self.note(line["reason"]))
+        return Cell("not run", mark=self.note(line["reason"]))
 
     def missing_seeds(self, line: Mapping[str, Any]) -> str:
         """Return the note on a mean that lacks some training seeds."""

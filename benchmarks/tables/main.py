@@ -121,7 +121,7 @@ class MainTable(TableBuilder):
         lines = [self.summary.line(block.id, row.id, "default", test) for test in self.test_names]
         first = self.line(block, row)
         title = self.row_title(first)
-        if first["status"] in ("not run", "skipped"):
+        if first["status"] == "not run":
             blank = [Cell()] * (2 * len(self.test_names) + 2)
             return Line(title, (self.missing_cell(first), *blank), row.indent)
         note = self.note(first["reason"])
@@ -340,10 +340,9 @@ class ScaleTable(MainTable):
         return Grid("Backbone of each row, and all parameters", columns, self.by_block(self._size_lines))
 
     def _size_lines(self, block: Block, row: Row) -> Iterator[Line]:
-        if runs := self.study.trainings(block.id, row.id):
-            line = self.line(block, row)
-            sizes = (Cell(backbone(runs[0].backbone)), cell(line["parameters"], count))
-            yield Line(self.row_title(line), sizes, row.indent)
+        line = self.line(block, row)
+        sizes = (Cell(backbone(self.study.backbone_of(block, row))), cell(line["parameters"], count))
+        yield Line(self.row_title(line), sizes, row.indent)
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()

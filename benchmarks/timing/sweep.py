@@ -134,11 +134,11 @@ def _costs(
     """Return the :data:`COSTS` of one method at one size; None for what does not fit."""
     device = pick_device()
     found: dict[str, float | None] = dict.fromkeys(COSTS)
-    for part, measured in (("answer", _answer), ("step", _step)):
+    for part, measured in (("answer", _answer), ("step", partial(_step, training=training))):
         try:
             with device:
                 method = build(name, options, setup, seed=0)
-            seconds, held = measured(method, examples, training, engine, repeats)
+            seconds, held = measured(method, examples, engine, repeats)
             found |= {f"{part}_seconds": seconds, f"{part}_bytes": held}
         except (OutOfMemory, RuntimeError) as error:  # on a CPU, PyTorch has no error of its own for this
             if not isinstance(error, (OutOfMemory, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
@@ -150,9 +150,7 @@ def _costs(
     return found
 
 
-def _answer(
-    method: Method, examples: Sequence[Example], training: TrainingSpec, engine: EngineSpec, repeats: int
-) -> tuple[float, float]:
+def _answer(method: Method, examples: Sequence[Example], engine: EngineSpec, repeats: int) -> tuple[float, float]:
     """Return the seconds of the answers to a batch, and the bytes at the peak."""
     decoding = Decoding(lengths=tuple(method.length(example) for example in examples))
     answer = partial(generate, method, [example.question for example in examples], decoding, engine.precision)
@@ -163,7 +161,7 @@ def _answer(
 
 @deterministic()  # as in training
 def _step(
-    method: Method, examples: Sequence[Example], training: TrainingSpec, engine: EngineSpec, repeats: int
+    method: Method, examples: Sequence[Example], engine: EngineSpec, repeats: int, training: TrainingSpec
 ) -> tuple[float, float]:
     """Return the seconds of an optimizer step on a collated batch, and the bytes at the peak. The stage is the last one
     that reads examples: curricula end with what they are for."""

@@ -1,4 +1,4 @@
-"""The time stage: test and training times, measured alone on the machine, the same way for all methods.
+"""The time task: test and training times, measured alone on the machine, the same way for all methods.
 
 Questions are tokenised before the clock runs, and answers decoded after it stops. At least one whole pass comes first,
 as a warm-up. The clock is read when the device has finished, at both ends. Passes are repeated.

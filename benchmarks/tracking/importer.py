@@ -324,9 +324,9 @@ def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None
     files: list[tuple[Path, str, str | None]] = [(paths.record(task), task, None) for task in records.tasks]
     if records.evaluate:
         files += [(paths.predictions(name), "evaluate", "predictions") for name in records.evaluate.predictions]
-    for path, stage, folder in files:
+    for path, task, folder in files:
         if not path.is_file():
-            raise BrokenRecord(f"{path} does not exist, and is in the collected records: run `{stage}`, then `collect`")
+            raise BrokenRecord(f"{path} does not exist, and is in the collected records: run `{task}`, then `collect`")
         yield path, folder
 
 

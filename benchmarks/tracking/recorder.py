@@ -133,8 +133,8 @@ def follow(about: Line, lines: SimpleQueue[Line | None]) -> None:
                 cause = without_credentials(str(error)).partition("\n")[0]
                 where = without_credentials(tracking_uri(recorder.results))
                 print(
-                    f"WARNING: {about['spec']['id']} is not recorded in MLflow at {where} now ({cause}). Training goes "
-                    f"on; what is missing in the end comes with `marcos-bench track {about['spec']['study']}`",
+                    f"WARNING: {about['spec']['id']} cannot be recorded in MLflow at {where} now ({cause}). Training "
+                    f"continues; `marcos-bench track {about['spec']['study']}` will add what is missing",
                     file=sys.stderr,
                     flush=True,
                 )

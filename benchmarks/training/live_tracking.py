@@ -1,9 +1,9 @@
 """Has a training recorded in MLflow as it runs, by a process beside it.
 
-Importing MLflow takes two to three seconds of CPU, and so would every batch of metrics take milliseconds: within the
-process that trains, they would hold Python's lock while the model waits. The training therefore only puts each line of
-its log into a queue; a thread writes them into a pipe, and :mod:`benchmarks.tracking.recorder` reads them. Nothing that
-happens there can stop the training.
+Importing MLflow takes two to three seconds of CPU, and logging each batch of metrics takes milliseconds. In the process
+that trains, both would hold the GIL while the model waits. The training therefore only puts each line of its log into a
+queue; a thread writes them into a pipe, and :mod:`benchmarks.tracking.recorder` reads them. Nothing that happens there
+can stop the training.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def report(findings: list[Finding]) -> str:
     lines.append(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     if changed := sum(finding.kind == "drift" and finding.place.endswith(SPEC) for finding in findings):
         lines.append(
-            f"{changed} runs are specified otherwise today: what is made of several of them (sums along warm "
-            "starts, tables) may differ for that alone; --study takes the study as it was"
+            f"{changed} runs have other settings in today's study, which alone may change what is made of several runs "
+            "(sums along warm starts, tables); pass the study as it was with --study"
         )
     return "\n".join(lines)
 
@@ -149,7 +149,7 @@ def _origin(record: Record, task: TaskName, recorded: dict[str, Any], today: Run
         if settings_digest(recorded, "train") == today.digest("train"):
             expected.add(today.digest(task))
     except MissingKey as error:
-        yield f"cannot be held against {SPEC}, which lacks {error.key!r}"
+        yield f"cannot be compared with {SPEC}, which lacks {error.key!r}"
         return
     if record.digest not in expected:
         yield f"was made from another specification than {SPEC}: digest {record.digest}"

@@ -35,7 +35,7 @@ def changed_value(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
     for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
         for key in was.keys() & now.keys():
             if not _same(was[key], now[key]):
-                return f"line {number}, {key}: {was[key]} is recorded and {now[key]} comes out"
+                return f"line {number}, {key}: recorded {was[key]}, recomputed {now[key]}"
     return ""
 
 
@@ -72,4 +72,4 @@ def first_change(old: str, new: str) -> str:
     number, (was, now) = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
     at = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
     start = max(0, at - 20)
-    return f"first in line {number}: {was[start : at + 40]!r} was, {now[start : at + 40]!r} is"
+    return f"first in line {number}: was {was[start : at + 40]!r}, now {now[start : at + 40]!r}"

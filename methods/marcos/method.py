@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,12 +40,6 @@ class MarCos(MarCosModel):
     can_skip_steps = True
     answering_options = ("steps",)  # no weight belongs to one step; whatever K is, the answer is read from step K
     tested_options: ClassVar = {"deep": 2, "shallow": 3, "tau": 1, "sparsity": {"target": 1.0}}
-
-    @classmethod
-    def skip(cls, options: Any, setting: Mapping[str, Any]) -> str | None:
-        if setting["pretrained"] and options.thinking_init != "normal":
-            return "a thinking layer that starts from a checkpoint is not initialised"
-        return None
 
     def stages(self, budget: Budget) -> list[Stage]:
         """Return phase 1, which trains all but g on ``-L_re + lambda L_sparse``, and phase 2, which trains g on
