@@ -29,7 +29,7 @@ from benchmarks.engine.adapters import (
 from benchmarks.files import read_json
 from benchmarks.models import build_method, trained_method
 from benchmarks.plan.costs import ADAPTED, FROZEN, plan, plan_run
-from benchmarks.plan.flops import lengths_of
+from benchmarks.plan.lengths import lengths_of
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec, LoraSpec
 from benchmarks.studies.study import Study, StudyError

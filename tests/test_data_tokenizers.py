@@ -32,7 +32,7 @@ from benchmarks.data.tokenizers import (
     question_text,
     word_level,
 )
-from benchmarks.plan.flops import lengths_of
+from benchmarks.plan.lengths import lengths_of
 from benchmarks.scoring import SCORERS, Reference, Score
 from benchmarks.scoring.numeric import Number
 from benchmarks.studies.paths import Paths

@@ -13,8 +13,8 @@ import torch
 from benchmarks.engine import autocast
 from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json
-from benchmarks.plan.flops import card_rows
 from benchmarks.plan.hardware import gpu_of
+from benchmarks.plan.lengths import card_rows
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec
 from benchmarks.studies.study import StudyError, load_study

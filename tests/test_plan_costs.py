@@ -19,8 +19,8 @@ from benchmarks.engine.base import ProcessEngine
 from benchmarks.files import read_json
 from benchmarks.plan import costs, report
 from benchmarks.plan.costs import LAUNCH, USABLE, RunPlan, plan, plan_run
-from benchmarks.plan.flops import example, expected_lengths, lengths_of, total_length
 from benchmarks.plan.hardware import GPU, GPUS
+from benchmarks.plan.lengths import example, expected_lengths, lengths_of, total_length
 from benchmarks.plan.memory import Memory
 from benchmarks.plan.report import render
 from benchmarks.studies.paths import Paths

@@ -16,7 +16,8 @@ from benchmarks.engine import Ranks
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.models import build_method
 from benchmarks.plan.costs import MEMORY_ERROR, plan
-from benchmarks.plan.flops import Dimensions, example, small_method
+from benchmarks.plan.flops import Dimensions, small_method
+from benchmarks.plan.lengths import example
 from benchmarks.plan.memory import NeedsValues, activation_bytes, saved_by_forward
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec

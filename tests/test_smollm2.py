@@ -11,7 +11,7 @@ import pytest
 from benchmarks.data.loading import DataError, exclude_questions, load_records, questions
 from benchmarks.data.sources import DATA_VARIABLE
 from benchmarks.plan.costs import plan_run
-from benchmarks.plan.flops import lengths_of
+from benchmarks.plan.lengths import lengths_of
 from benchmarks.studies.specs import BackboneSpec, Form
 from benchmarks.studies.study import load_study
 

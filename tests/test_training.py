@@ -15,7 +15,7 @@ from benchmarks import checkpoints
 from benchmarks.data import Corpus
 from benchmarks.engine import Engine, PlaceInPhase, Ranks, autocast, build_engine
 from benchmarks.engine.adapters import whole_weights
-from benchmarks.plan.flops import total_length
+from benchmarks.plan.lengths import total_length
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study

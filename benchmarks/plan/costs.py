@@ -25,17 +25,9 @@ from benchmarks.data.corpus import spread_over
 from benchmarks.data.store import require_known
 from benchmarks.engine.adapters import enable_gradients, size_without_adapters
 from benchmarks.paper.numbers import paper_table
-from benchmarks.plan.flops import (
-    SMALL,
-    Dimensions,
-    Lengths,
-    full_size_method,
-    lengths_of,
-    small_method,
-    total_length,
-    usage_in_stage,
-)
+from benchmarks.plan.flops import SMALL, Dimensions, full_size_method, small_method, usage_in_stage
 from benchmarks.plan.hardware import GPU
+from benchmarks.plan.lengths import Lengths, lengths_of, total_length
 from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory, activation_bytes
 from benchmarks.studies.micro_batches import micro_batch_count, rows_per_pass
 from benchmarks.studies.runs import RunSpec

@@ -30,7 +30,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from benchmarks.engine import autocast
 from benchmarks.engine.adapters import enable_gradients
 from benchmarks.engine.layers import checkpoint_activations
-from benchmarks.plan.flops import Dimensions, TokenCounter, estimated_tokens, small_method
+from benchmarks.plan.flops import Dimensions, small_method
+from benchmarks.plan.lengths import TokenCounter, estimated_tokens
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Offload
 from methods.base import Batch, Context, Example, Method, Stage

@@ -31,7 +31,7 @@ from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json, write_text
 from benchmarks.models import build_method
-from benchmarks.plan.flops import card_rows
+from benchmarks.plan.lengths import card_rows
 from benchmarks.processes.launch import free_port
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec, row_of, set_path
