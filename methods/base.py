@@ -81,8 +81,8 @@ class Stage:
     ``epochs`` may be fractional. Stages with the same ``phase`` share one learning rate schedule and count as one phase
     of training in the Train column. ``trainable`` lists prefixes of the names of trained parameters. The optimizer
     starts anew, unless ``keep_optimizer`` carries over its states from the stage before, which trains as much or more.
-    ``select_on`` names the loss terms whose sum on validation data selects the weights the stage ends with, unless the
-    study selects by accuracy; without, it ends with its last weights. A ``cached`` stage trains on
+    ``select_on``: the loss terms whose sum on validation data selects the weights that the stage ends with (unless the
+    study selects by accuracy); if empty, it keeps its last weights. A ``cached`` stage trains on
     :meth:`Method.features`, computed once from the weights it starts with. ``learning_rate`` replaces the run's peak
     learning rate. ``answers``: whether its weights can answer (:attr:`Decoding.stage`). ``settings``: the method's own.
     """

@@ -20,8 +20,8 @@ class ContextLimit(NamedTuple):
 
 
 def context_limit(config: PreTrainedConfig) -> ContextLimit | None:
-    """Return how long sequences may be, or None if only memory limits them. Attention here is causal over everything
-    that came before, as it is within the first window of a model with a sliding one."""
+    """Return how long sequences may be, or None if only memory limits them. Attention always reaches the
+    whole prefix. In a model with a sliding window it does so only within the first window, which is the limit here."""
     found: list[ContextLimit] = []
     window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     slides = getattr(config, "use_sliding_window", True) and (not kinds or "sliding_attention" in kinds)

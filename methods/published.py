@@ -53,7 +53,7 @@ class _Coconut(Coconut):
 
 class _ICoTSI(ICoTSI):
     """`` question <eos>``, then what is left of the chain, ``<eos> #### answer <eos>``: the first end-of-text that the
-    model writes ends the chain alone, which may have the answer already. Both are the ``steps`` of its output."""
+    model writes ends only the chain, which may already contain the answer. ``steps`` of the output hold both parts."""
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding) -> Generation:
         eos = self.vocabulary.eos

@@ -70,7 +70,7 @@ def test_several_trainings_have_a_spread_and_a_missing_one_a_note(tmp_path: Path
     text = rendered(ours, tmp_path)["md"]
     shown = cells(text, "stage 1", COCONUT)
     assert shown[1].endswith("<sup>1</sup>") and shown[3] == DASH and "equation/coconut/s2: no evaluate.json" in text
-    assert "Two rows have no test, and no mark by one, unless both have at least 3 trainings" in text
+    assert "Two rows are tested only if both have at least 3 trainings" in text
 
 
 def test_without_its_start_a_row_stands_against_its_first_stage(tmp_path: Path) -> None:

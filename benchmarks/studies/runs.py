@@ -27,8 +27,8 @@ from methods.registry import available, get_method
 
 TaskName = Literal["train", "evaluate", "time"]
 TASKS: tuple[TaskName, ...] = ("train", "evaluate", "time")
-# Fields of a RunSpec that do not affect training, but for one that :func:`settings_digest` adds; ASKED lists which of
-# them each task's result depends on.
+# Fields of a RunSpec that training does not depend on (except max_new_tokens, if accuracy selects the weights: see
+# :func:`settings_digest`). ASKED: those that each task's result depends on
 MEASURED = ("evaluation", "timing", "timing_threads", "analysis")
 ASKED = {
     "train": (),

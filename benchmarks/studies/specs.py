@@ -216,9 +216,9 @@ class EvaluationSpec(Strict):
 
 class EngineSpec(Strict):
     """What computes the steps of a run. Only ``precision`` affects the results, so a run that was started on one number
-    of GPUs may be resumed on another. There are two exceptions. For a method that has ``batch_terms``, ``micro_batch``
-    counts, or ``micro_tokens`` and the number of GPUs. With dropout these count too, the number of GPUs unless
-    ``micro_batch`` is set, and ``compile``."""
+    of GPUs may be resumed on another. Exceptions: how a batch is split (``micro_batch``, ``micro_tokens``, the
+    number of GPUs) matters for methods with ``batch_terms`` and with dropout. With ``micro_batch`` set, the number of
+    GPUs does not. With dropout, ``compile`` matters too."""
 
     kind: Literal["process", "deepspeed"] = Field(
         default="process", description="process: one process on one device; deepspeed: one rank per GPU"

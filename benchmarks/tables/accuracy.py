@@ -104,11 +104,9 @@ class AccuracyTable(TableBuilder):
         (det.): nothing is drawn. Δ: the row minus the first of its section, in percentage points. p: paired test of
         that difference over the same questions, Holm's correction for the rows of the section."""
         yield self.about_questions()
-        family = "These tests are corrected for all pairs of rows and p"
-        if self.study.comparisons:
-            family = f"{self.separation} And p is corrected"
-        yield f"""{RANKS} {family} for the pairs with the first row alone,
-        so a row may have a p below {statistics.ALPHA} and {TIE} too. {self.generalisation}"""
+        family = self.separation if self.study.comparisons else "The marks are corrected for all pairs of rows."
+        yield f"""{RANKS} {family} p is corrected for the comparisons with the first row alone, so a row can have p <
+        {statistics.ALPHA} and {TIE} too. {self.generalisation}"""
         papers = [paper_table(name) for name in self.references]
         places, about = "; ".join(paper.place for paper in papers), papers[0].about_tests
         if self.study.paper:

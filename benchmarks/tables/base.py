@@ -26,9 +26,9 @@ from methods.errors import InputError
 TIE = "="
 PUBLISHED = "As published (never ranked)"  # heading of rows of outputs alone
 # Texts of several legends
-RANKS = f"""Bold: separated from every other ranked row of its block and test set by paired tests over the same
-    questions; controls are never ranked and may be higher. {TIE}: the most accurate row and the rows that the tests do
-    not separate from it, where there are any."""
+RANKS = f"""Bold: the most accurate row of its block and test set, if paired tests on the same questions separate it
+    from every other ranked row. {TIE}: otherwise, the most accurate row and all rows that the tests do not separate
+    from it. Controls are not ranked, and may be higher."""
 PASSES = """Passes/question: calls of a transformer, thinking included, for the batch that the question is answered in;
     a question waits for the longest of its batch, so it counts them all."""
 
@@ -129,8 +129,8 @@ class TableBuilder(ABC):
         """Return a legend text on why some pairs of rows are not tested, or an empty one if all are."""
         if not any("untested" in set(frame["kind"]) for frame in tests):
             return ""
-        return f"""Two rows have no test, and no mark by one, unless both have at least {FEWEST_TRAININGS} trainings or
-            one each: fewer say too little of how far a row's trainings differ."""
+        return f"""Two rows are tested only if both have at least {FEWEST_TRAININGS} trainings, or one each: with fewer,
+            how far a row's trainings differ is hardly known."""
 
     @property
     def separation(self) -> str:

@@ -65,8 +65,8 @@ def _described(name: str, spec: DecodingSpec) -> str:
         "default": "as the method's default is",
         "sample": "drawn where the method can draw them",
         "mean": "the means in place of draws (a row that draws none answers as by default)",
-        "encoded": "those into which training encodes the gold steps and answer, what perfect draws could reach: the "
-        "last one is encoded from the gold answer itself",
+        "encoded": "those that training encodes from the gold steps and answer, what perfect draws could reach (the "
+        "last one is encoded from the gold answer itself)",
     }
     seeds = f"{spec.seeds} seeds" if spec.seeds > 1 else "1 seed"
     only = f"; for {', '.join(spec.only)} only" if spec.only else ""

@@ -226,9 +226,9 @@ class MainTable(TableBuilder):
     def legend(self) -> Iterable[str]:
         study, several = self.study, len(self.study.seeds) > 1
         over = f"the {len(study.seeds)} training seeds" if several else "the decoding seeds of one trained model"
-        yield """Train: time of one epoch of each training phase, warm starts included: the steps of an epoch times the
-        median step, measured with no other job of the workflow beside it, on the devices that the run trains on, plus
-        what a phase computes once. Training FLOPs: of the whole budget, warm starts included. Training as it ran: what
+        yield """Train: one epoch of every training phase, warm starts included: steps of an epoch times the median
+        step, plus what a phase computes once; measured on the run's own devices, with no other job of the workflow
+        beside it. Training FLOPs: of the whole budget, warm starts included. Training as it ran: what
         a phase computes once counts as steps, validation and checkpoints do not; Tokens/s is that of the row's own run,
         without its warm start."""
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation

@@ -144,9 +144,9 @@ class StagesTable(TableBuilder):
         were trained to: steps that are not internalised yet are written.{over} Epochs: of the row's own training, until
         then. Δ: minus the first line of the section, in percentage points. p: paired test of that difference over the
         same questions, Holm's correction for the lines of the section. {self.generalisation}"""
-        yield """Early stages end at a higher learning rate than the last one, where a schedule lowers it, and soon
-        after a new optimizer, where a stage begins with one: both cost accuracy too. No weights were chosen by these
-        test sets."""
+        yield """Early stages are also at a disadvantage: where a schedule lowers the learning rate, they end at a
+        higher one, and where an optimizer starts anew, they have fewer steps to recover. No weights were chosen by
+        these test sets."""
 
 
 def _against_first(correct: Sequence[pd.DataFrame | None]) -> list[dict[str, Any]]:

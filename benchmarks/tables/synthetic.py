@@ -27,7 +27,7 @@ class SyntheticTable(TableBuilder):
     scoring = """RS, RP: every step must follow from the one before it, by some digit or some partition, and the last
         equation must be right. P24: every equation must be true, have natural numbers and use numbers that are still
         there, and the last path must use all four numbers once and end in 24. All methods write every step, and every
-        step is scored, but of P24 with K = 1, where the answer is the last path, this alone."""
+        step is scored, except in P24 with K = 1, where only the last path, which is the answer, is scored."""
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
@@ -152,8 +152,8 @@ class SyntheticTable(TableBuilder):
         yield """Sampled: a transformer draws its tokens; a method with R draws R and takes the likeliest tokens. Mean
         and spread over decoding seeds (over training seeds where there are several). Greedy: nothing is drawn; the mean
         of R takes the place of a draw."""
-        yield f"""Entropy: of what the sampled answers drew, in bits, over questions and seeds, followed by the most
-        that as many uniform draws could have; mean over steps. Only steps that the rules explain count. Seeds agree: of
+        yield f"""Entropy: that of what the sampled answers drew, over questions and seeds, in bits, and the most that
+        as many uniform draws could have; mean over steps, without those that break the rules. Seeds agree: of
         the pairs of decoding seeds that both draw something for a question, how many draw the same (a dash below
         {FEWEST_PAIRS} pairs); uniform draws among n do so in one of n cases. A model that always draws the same has
         entropy 0 and agreement 100 %."""

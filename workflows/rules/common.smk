@@ -188,8 +188,9 @@ def table_named_first(wildcards):
 
 
 def gone(*inputs):
-    """Return a function that lists missing files of input functions. As a parameter it makes Snakemake create them even
-    if the output exists. Snakemake keeps the value from before that, so the next call runs the rule once more."""
+    """Return a function that lists missing files of input functions. Used as a parameter, it makes Snakemake create them
+    even if the output exists. Snakemake records the value from before the run, so the rule runs once more on the next
+    call."""
     return lambda wildcards: [str(file) for files in inputs for file in files(wildcards) if not Path(file).exists()]
 
 
