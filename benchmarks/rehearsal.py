@@ -279,7 +279,7 @@ def this_machine() -> GPU:
     if torch.cuda.is_available():
         memory, size, name = torch.cuda.get_device_properties(0).total_memory, 8192, torch.cuda.get_device_name(0)
     else:
-        memory, size, name = psutil.virtual_memory().total, 1024, f"this CPU ({torch.get_num_threads()} threads)"
+        memory, size, name = psutil.virtual_memory().total, 512, f"this CPU ({torch.get_num_threads()} threads)"
     return GPU(name, memory, _speed(size, torch.bfloat16), _speed(size, torch.float32))
 
 

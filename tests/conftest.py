@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -33,6 +34,7 @@ from small import fresh, small_study
 needs_deepspeed = pytest.mark.skipif(not find_spec("deepspeed"), reason="DeepSpeed is not installed")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which Linux has")
 ROOT = Path(__file__).resolve().parent.parent
+MEMORY = "/dev/shm"
 # Files that run workflows, several processes, or trainings: `make quicktest` leaves them out. They start first, and of
 # them those that take longest, so that all workers end together
 SLOW = (
@@ -81,7 +83,6 @@ SLOW = (
     "test_recalled",
     "test_rehearsal",
     "test_scaffold",
-    "test_speed",
     "test_static_cache",
     "test_steps",
     "test_synthetic",
@@ -99,6 +100,9 @@ settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Temporary folders are in memory where they fit: a small training syncs hundreds of files
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     collect_garbage_less_often()
     if config.pluginmanager.hasplugin("xdist"):  # by default, it would start the files with the most tests first
         config.option.loadscopereorder = False

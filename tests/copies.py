@@ -14,11 +14,26 @@ from pathlib import Path
 from conftest import ROOT
 
 # Imports the packages that commands import, which takes seconds, and then runs each module that its input names in a
-# fork of itself. The suite's own modules are imported by each fork, from the copy that it runs in
+# fork of itself. The suite's own modules are imported by each fork, from the copy that it runs in; only what
+# `code_substance` gives for files as they are in ROOT, which takes longest, is computed once
 FORKS = """
-import json, os, runpy, sys
-import datasets, mlflow, pandas, scipy.stats, snakemake.cli, torch
+import json, os, pathlib, runpy, sys
+import attr, datasets, docutils.core, dpath, jsonschema, mlflow, pandas, pygments, scipy.stats, smart_open, torch, yte
+import snakemake.cli, snakemake.workflow
 import transformers.models.auto.modeling_auto, transformers.models.qwen2.modeling_qwen2
+
+sys.path.insert(0, ROOT)
+from methods.code_digest import code_substance
+files = [path.read_bytes() for part in ("benchmarks", "methods") for path in pathlib.Path(ROOT, part).rglob("*.py")]
+known = {source: code_substance(source) for source in files}
+for name in [name for name in sys.modules if name.split(".")[0] == "methods"]:
+    del sys.modules[name]
+sys.path.remove(ROOT)
+
+
+def substance(source):
+    return known[source] if source in known else code_substance(source)
+
 
 for line in sys.stdin:
     module, arguments, place, environment, output = json.loads(line)
@@ -31,6 +46,8 @@ for line in sys.stdin:
         os.environ.update(environment)
         sys.path.insert(0, place)
         sys.argv[1:] = arguments
+        import methods.code_digest
+        methods.code_digest.code_substance = substance
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         sys.exit()
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -70,7 +87,7 @@ def snakemake(folder: Path, *arguments: str, fails: bool = False) -> str:
 @functools.cache
 def _server() -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", FORKS],
+        [sys.executable, "-c", f"ROOT = {str(ROOT)!r}\n{FORKS}"],
         cwd=tempfile.gettempdir(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -78,12 +95,13 @@ def _server() -> subprocess.Popen[str]:
     )
 
 
-def forked(folder: Path, module: str, *arguments: str, fails: bool = False) -> str:
-    """Return the output of ``python -m module``, in a process that has imported the large packages already."""
+def forked(folder: Path, module: str, *arguments: str, fails: bool = False, **variables: str) -> str:
+    """Return the output of ``python -m module``, in a process that has imported the large packages already, with more
+    ``variables`` in its environment."""
     server = _server()
     assert server.stdin and server.stdout
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as output:
-        asked = [module, arguments, str(folder), environment(folder), output.name]
+        asked = [module, arguments, str(folder), environment(folder) | variables, output.name]
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
         code, text = server.stdout.readline(), output.read()

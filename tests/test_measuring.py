@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.data import DATASETS
 from benchmarks.engine import autocast
 from benchmarks.evaluation.inference import temporarily_prepared
 from benchmarks.files import read_json, write_json
 from benchmarks.plan.hardware import gpu_of
 from benchmarks.plan.lengths import card_rows
+from benchmarks.rehearsal import excerpt
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import DataSpec, EngineSpec
 from benchmarks.studies.study import StudyError, load_study
 from benchmarks.tables.measured import measured_lines, render_measured
 from benchmarks.timing import measuring
 from benchmarks.timing.measuring import gold_examples, measure
+from benchmarks.timing.speed import options_in
 from commands import invoke, output, study_file
 from conftest import needs_deepspeed
 from methods.codi import CODI
@@ -37,14 +40,18 @@ EVALUATION = {"tests": ["embedded_in_domain"], "max_new_tokens": 8}
 CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}, "evaluation": EVALUATION}
 
 
-def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path: Path) -> None:
+def test_measures_untrained_methods_and_writes_the_table(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DATASETS, "embedded_in_domain", excerpt(DATASETS["embedded_in_domain"], {"test": 64}))
     study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"})
+    study = study.model_copy(update={"name": "timed"})  # with data of its own
     path = study_file(study, tmp_path)
     cut = ["--set", "engine.micro_batch=8", "--set", "engine.micro_tokens=null"]
     options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", *cut]
     run = invoke("measure", path, "--name", "here", *options)
     folder = results / "measured/here"
-    lines = {line["row"]: line for line in read_json(folder / "table_small.json")["lines"]}
+    lines = {line["row"]: line for line in read_json(folder / "table_timed.json")["lines"]}
     assert list(lines) == ["cot_sft", "coconut", "marcos"]
     for line in lines.values():
         # A CPU has no known peak
@@ -54,15 +61,15 @@ def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path
         )
         assert line["embedded_in_domain_seconds"] > 0
     assert lines["coconut"]["epoch_seconds"] > lines["cot_sft"]["epoch_seconds"]  # its warm start is included
-    tokens = read_json(results / "small/data/equation/done.json")["tokenizer"]["size"]
+    tokens = read_json(results / "timed/data/equation/done.json")["tokenizer"]["size"]
     assert lines["cot_sft"]["losses"][0] == pytest.approx(np.log(tokens), rel=0.01)  # the weights are untrained
     assert np.mean(lines["cot_sft"]["losses"][-3:]) < lines["cot_sft"]["losses"][0]
     assert lines["marcos"]["losses"] is None
-    table = (folder / "table_small.md").read_text(encoding="utf-8")
+    table = (folder / "table_timed.md").read_text(encoding="utf-8")
     assert "extrapolated" in table and "gold" in table and table in run.output
     assert "Timed in batches of 64, median of 2 passes after a whole pass over the set." in table
     assert "on one process, bfloat16, micro-batches of 8\n" in table  # the words of the footers of other tables
-    record = read_json(folder / "runs/small/equation/marcos.json")
+    record = read_json(folder / "runs/timed/equation/marcos.json")
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
     assert record["engine"]["micro_batch"] == 8 and "micro_tokens" not in record["engine"]
     assert not list(results.rglob("*.safetensors"))
@@ -70,10 +77,10 @@ def test_measures_untrained_methods_and_writes_the_table(results: Path, tmp_path
     options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", *cut]
     invoke("measure", larger, "--name", "here", *options)
     invoke("measure", path, "--name", "here", *options)
-    again = {line["row"]: line for line in read_json(folder / "table_small.json")["lines"]}
+    again = {line["row"]: line for line in read_json(folder / "table_timed.json")["lines"]}
     assert list(again) == list(lines) and (folder / "table_larger.md").is_file()
     invoke("measure", path, "--name", "here", "--output", tmp_path / "kept", *options)
-    assert (tmp_path / "kept/table_small.md").is_file() and not (results / "reference").exists()
+    assert (tmp_path / "kept/table_timed.md").is_file() and not (results / "reference").exists()
 
 
 @needs_deepspeed
@@ -113,12 +120,12 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
 
 def test_settings_and_parts_are_those_asked_for(results: Path) -> None:
     """The record of a row that learns has what its method observes, and answers with all steps are timed."""
-    path = study_file(small_study(ROWS[2:]), results)
+    path = study_file(small_study(ROWS[2:], name="chosen"), results)
     call = ["measure", str(path), "--name", "here", "--results", str(results), "--learn", "marcos", "--steps", "3"]
     call += ["--set", "options.posterior=noisy", "--set", "options.sparsity.weight=1e-6", "--set", "timing.questions=5"]
     call += ["--set", "evaluation.tests=[embedded_in_domain]", "--part", "learning", "--part", "tests"]
     run = invoke(*call, "--part", "profile")
-    folder = results / "measured/here/runs/small/equation"
+    folder = results / "measured/here/runs/chosen/equation"
     record = read_json(folder / "marcos.json")
     assert record["train"] is None and record["settings"]["options.posterior"] == "noisy"
     assert len(record["learning"]["losses"]) == len(record["learning"]["observed"]["active_share"]) == 3
@@ -128,7 +135,7 @@ def test_settings_and_parts_are_those_asked_for(results: Path) -> None:
     assert "addmm" in (folder / "marcos.profile.txt").read_text(encoding="utf-8")
     assert "All steps (ms/question)" in run.output and "options.posterior = noisy" in run.output
     for setting, message in {
-        "name=small": "no setting is named 'name'",
+        "name=chosen": "no setting is named 'name'",
         "options.K=3": "K",
         "engine": "NAME=VALUE",
     }.items():
@@ -265,3 +272,19 @@ def test_linear_layers_in_bfloat16_change_no_number() -> None:
     assert torch.equal(plain.trace["latents"], cast.trace["latents"])
     assert method.lm.lm_head.weight is method.lm.model.embed_tokens.weight
     assert {parameter.dtype for parameter in method.parameters()} == {torch.float32}
+
+
+def test_a_method_is_measured_with_the_options_of_its_first_row_in_the_block_that_is_no_control() -> None:
+    data = {"train": "embedded"}
+    wide = {"id": "wide", "title": "Wide", "data": data, "options": {"coconut": {"thoughts_per_step": 3}}}
+    rows = [
+        {"id": "answer_only", "method": "cot_sft", "control": True, "options": {"steps": False}},
+        {"id": "elsewhere", "method": "coconut", "blocks": ["other"], "options": {"max_stage": 1}},
+        {"id": "coconut", "method": "coconut", "options": {"max_stage": 2}},
+        {"id": "cot", "method": "cot_sft"},
+    ]
+    study = small_study(rows, blocks=[wide, {"id": "other", "title": "Other", "data": data}])
+    assert options_in(study, study.block("wide"), "cot_sft") == {"steps": True}
+    found = options_in(study, study.block("wide"), "coconut")
+    assert (found["max_stage"], found["thoughts_per_step"]) == (2, 3)
+    assert options_in(study, study.block("wide"), "codi") == {}

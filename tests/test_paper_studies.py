@@ -18,6 +18,7 @@ from benchmarks.evaluation import task as evaluation
 from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import render as render_figure
 from benchmarks.records import results
+from benchmarks.rehearsal import excerpts
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, parse_study, study_path
 from benchmarks.tables.render import render
@@ -83,6 +84,11 @@ def shrunk(name: str, checkpoints: dict[str, dict[str, str]]) -> Study:
 @pytest.mark.parametrize("name", STUDIES)
 def test_study_runs_end_to_end(name: str, checkpoints: dict[str, dict[str, str]], tmp_path: Path) -> None:
     study = shrunk(name, checkpoints)
+    with excerpts(study):
+        _run_and_render(study, tmp_path)
+
+
+def _run_and_render(study: Study, tmp_path: Path) -> None:
     prepare(study, study.blocks[0], tmp_path)
     for spec in study.runs.values():
         record: dict[str, Any] = train(spec, tmp_path)

@@ -311,7 +311,8 @@ def test_a_study_of_the_paper_has_a_plan_and_what_does_not_fit_the_fix(without_f
         assert (f"| {id} " in output) == (source.study == study.name), "planned here, or named as another study's"
     assert "GPU-hours" in output and "Lengths: " in output
     assert "within 20% of what training takes on a CPU" in output and "On an H200 five methods" in output
-    assert "smoke on 1 x H200" in invoke("plan", "smoke", "--gpu", "h200", "--results", tmp_path).output
+    small = study_file(small_study(PLANNED[:1]), tmp_path)
+    assert "small on 1 x H200" in invoke("plan", small, "--gpu", "h200", "--results", tmp_path).output
     output = invoke("plan", "smoke", "--gpu", "H300", "--results", tmp_path, code=2).output
     assert all(name in output for name in GPUS)
 

@@ -83,14 +83,16 @@ def by_adapters(spec: RunSpec, *modules: str) -> RunSpec:
 
 
 @pytest.mark.parametrize(
-    ("precision", "backbone", "modules"),
+    ("precision", "backbone", "modules", "rows"),
     [
-        ("float32", "qwen2-tiny", ()),
-        ("bfloat16", "gpt2", ("c_attn", "c_fc")),
+        ("float32", "qwen2-tiny", (), PLANNED),
+        ("bfloat16", "gpt2", ("c_attn", "c_fc"), PLANNED[-2:]),
     ],
 )
-def test_what_is_kept_needs_no_numbers_and_few_layers(precision: str, backbone: str, modules: tuple[str, ...]) -> None:
-    for plain in small_study(PLANNED, backbone={"name": backbone}, engine={"precision": precision}).runs.values():
+def test_what_is_kept_needs_no_numbers_and_few_layers(
+    precision: str, backbone: str, modules: tuple[str, ...], rows: list[dict[str, Any]]
+) -> None:
+    for plain in small_study(rows, backbone={"name": backbone}, engine={"precision": precision}).runs.values():
         spec = by_adapters(plain, *modules) if modules else plain
         method = small_method(spec, SIZE)
         for stage in (stage for stage in method.stages(BUDGET) if not stage.cached):

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import pandas as pd
 import pytest
@@ -51,6 +51,7 @@ def grid(text: str) -> list[str]:
 
 
 ADD = block("README.md", "add")
+MODULES = {name: name for name in ("mlflow", "pytest", "snakemake")} | {"marcos-bench": "benchmarks.cli"}
 COMMANDS = dict.fromkeys(  # each once; the README last, because docs/commands.md has the stages in order
     line.split(" #")[0].strip()
     for page in [*DOCS, README]
@@ -64,14 +65,13 @@ def harmless(command: str) -> str:
     """Replace a command that would install packages, run all tests, never end, take minutes or be tested elsewhere.
 
     A dry run or the help stands for commands that install packages, run all tests or never end. A smaller study stands
-    for one that takes minutes. What tests/test_scaffold.py runs is only collected.
+    for one that takes minutes.
     """
     if command in ("make table", "make test"):
         return command.replace("make", "make -n")
     stands_for = {
         "mlflow ui": "mlflow ui --help",
-        "measure quick --batching": "measure smoke --batching --repeats 1 --questions 16",
-        "pytest -k": "pytest --collect-only -q -k",
+        "measure quick --batching": "measure smoke --batching --repeats 1 --questions 16 --output speed.json",
     }
     for words, others in stands_for.items():
         command = command.replace(words, others)
@@ -177,11 +177,14 @@ def test_killed_study_goes_on_with_the_same_command(checkout: Path) -> None:
 def test_commands_work_one_after_the_other(checkout: Path) -> None:
     """The commands use the results of the previous test, or make them. Then the new method joins the study."""
     for line in COMMANDS:
-        if line.startswith("marcos-bench "):
-            forked(checkout, "benchmarks.cli", *shlex.split(harmless(line))[1:])
+        name, *words = shlex.split(harmless(line))
+        if module := MODULES.get(name):
+            passed = forked(checkout, module, *words)
+            assert name != "pytest" or int(re.findall(r"(\d+) passed", passed)[0]) > 10
         else:
             run(harmless(line), checkout)
     assert "MarCos" in (checkout / TARGET).read_text(encoding="utf-8")
+    require_speed(json.loads((checkout / "speed.json").read_text(encoding="utf-8")))
 
     study = checkout / "workflows/config/smoke.yaml"
     row = re.search(r"^rows:\n(  - .*my_method.*\n)", ADD, re.M)
@@ -190,7 +193,19 @@ def test_commands_work_one_after_the_other(checkout: Path) -> None:
     study.write_text(study.read_text(encoding="utf-8").replace("rows:\n", f"rows:\n{few}"), encoding="utf-8")
     planned = snakemake(checkout, "--dry-run", "--config", "study=smoke", "--", "results/table_main.md")
     assert set(re.findall(r"wildcards: study=smoke, run=\w+/(\w+)", planned)) == {"my_method"}
-    run("marcos-bench train smoke equation/my_method/s0", checkout)
+    forked(checkout, "benchmarks.cli", "train", "smoke", "equation/my_method/s0")
+
+
+def require_speed(record: dict[str, Any]) -> None:
+    """Check what `measure --batching` wrote: both ways give the same answers, and the batched one is faster."""
+    assert record["answers"].keys() == available().keys()
+    for method in record["answers"].values():
+        assert method["same"] == 1.0
+        assert method["batched"] > method["single"] > 0
+    assert record["training"]["coconut"]["ratio"] > 4, "about a fifth of the naive time"
+    assert record["training_step"]["layers"] == 2
+    assert record["loop"]["difference"] < 1e-5, "else the two loops did not make the same updates"
+    assert record["loop"]["ours"] > 0 and record["loop"]["trainer"] > 0
 
 
 def anchors(page: Path) -> set[str]:

@@ -20,6 +20,7 @@ MACHINE = GPU("this one", 64e9, 1e12, 1e12)
 
 def test_a_study_goes_from_data_to_a_report_that_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "no")
+    monkeypatch.setattr(rehearsal, "this_machine", lambda: MACHINE)
     rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
     study = small_study(rows, figures=["steps"], seeds=[0, 1], training={"epochs": 8})
     whole = DATASETS["embedded_in_domain"]

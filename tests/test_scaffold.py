@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,35 +9,13 @@ import torch
 from torch import nn
 
 from benchmarks.scaffold import new_method, new_package
-from conftest import ROOT
 from methods.base import copy_weights
 from methods.errors import InputError
-from plugins import install
 
 
-def test_new_method_passes_the_conformance_tests(tmp_path: Path) -> None:
-    path = new_method("deep_thought", tmp_path)
-    install(tmp_path, "deep_thought", "DeepThought")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-q",
-            "-k",
-            "deep_thought",
-            "tests/test_conformance.py",
-        ],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
-        encoding="utf-8",
-        capture_output=True,
-    )
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert done.returncode == 0 and passed and int(passed[1]) >= 10, done.stdout + done.stderr
-    text = path.read_text(encoding="utf-8")
+def test_a_new_file_has_the_method_s_name_throughout(tmp_path: Path) -> None:
+    """That it passes the conformance tests is checked by tests/test_readme.py."""
+    text = new_method("deep_thought", tmp_path).read_text(encoding="utf-8")
     assert "MyMethod" not in text and "my_method" not in text and "# CHANGE" in text
     assert 'title = "Deep thought"' in text
 

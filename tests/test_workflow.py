@@ -18,7 +18,7 @@ import yaml
 
 from benchmarks.studies.study import load_study
 from conftest import ROOT
-from copies import copy_suite, environment, printed, snakemake, stand_in
+from copies import copy_suite, environment, forked, printed, snakemake, stand_in
 from methods.code_digest import SUFFIXES
 
 SMOKE = list(load_study("smoke").runs)
@@ -187,10 +187,9 @@ def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:
 def test_the_address_of_a_server_is_not_kept(finished: Path, tmp_path: Path) -> None:
     """The address may contain a password. Another address causes another import."""
     folder = shutil.copytree(finished, tmp_path / "copy")
-    words = [sys.executable, "-m", "snakemake", "--cores", "2", "--config", "study=smoke", "--", TARGET]
-    variables = environment(folder) | {"MLFLOW_TRACKING_URI": "https://me:secret@example.org"}
-    done = subprocess.run(words, cwd=folder, env=variables, encoding="utf-8", capture_output=True)
-    assert planned(done.stdout + done.stderr) == {"track": 1, "table": 1, "latest_table": 1}
+    address = {"MLFLOW_TRACKING_URI": "https://me:secret@example.org"}
+    said = forked(folder, "snakemake", "--cores", "2", "--config", "study=smoke", "--", TARGET, **address)
+    assert planned(said) == {"track": 1, "table": 1, "latest_table": 1}
     files = [path for path in (folder / ".snakemake").rglob("*") if path.is_file()]
     assert files and not [path for path in files if b"secret" in path.read_bytes()]
 
@@ -210,13 +209,13 @@ def test_a_named_study_is_never_exchanged_for_another(finished: Path) -> None:
 
 
 def test_what_a_run_starts_from_is_trained_in_the_study_that_it_is_shared_with(finished: Path) -> None:
-    target = "results/variants/runs/equation/sim_cot_coconut/s1/train.json"
+    target = "results/variants/runs/equation/coconut_pause/s10/train.json"
     output = snakemake(finished, "--dry-run", "--", target)
     assert planned(output) == {
         "data": 2,
-        **{f"train equation/{row}/s1": 1 for row in ("cot_sft", "coconut", "sim_cot_coconut")},
+        **{f"train equation/{row}/s10": 1 for row in ("cot_sft_long", "coconut_pause")},
     }
-    assert re.search(r"input: .*results/stories_seeds/runs/equation/coconut/s1/train\.json\n", output)
+    assert re.search(r"input: .*results/coconut_start/runs/equation/cot_sft_long/s10/train\.json\n", output)
 
 
 def made(*variables: str) -> list[str]:
@@ -365,7 +364,7 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
     records = [
         f"results/ranks/runs/{run}/{stage}.json" for run in runs for stage in ("evaluate", "time", "analysis/analysis")
     ]
-    output = printed(folder, [*words, "--", *records])
+    output = printed(folder, [*words, "--", *records])  # in a process of its own, which looks for plug-ins
     asked = {(rule, run): what for rule, run, what in map(json.loads, re.findall("^ASKS (.*)", output, re.M))}
     for run, (nodes, gpus) in runs.items():
         memory = 40_000 if "wo_r" in run else 8_000  # MB per process, by its backbone

@@ -253,10 +253,12 @@ def _measure_growth(study: Study, results: Path, folder: Path, repeats: int) -> 
     from benchmarks.timing.sweep import sweep
 
     devices.pin(1)
-    files: list[Path] = []
-    for record in sweep(study, results, repeats):
-        write_json(folder / "growth.json", record)  # each time: an interrupted sweep leaves what it has measured
-        files = render_growth(record, folder)
+    record: dict[str, Any] = {}
+    try:
+        for record in sweep(study, results, repeats):
+            write_json(folder / "growth.json", record)
+    finally:  # an interrupted sweep leaves what it has measured
+        files = render_growth(record, folder) if record else []
     typer.echo("\n".join(map(str, files)), err=True)
 
 
