@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from conftest import ROOT
@@ -95,13 +96,15 @@ def _server() -> subprocess.Popen[str]:
     )
 
 
-def forked(folder: Path, module: str, *arguments: str, fails: bool = False, **variables: str) -> str:
+def forked(
+    folder: Path, module: str, *arguments: str, fails: bool = False, variables: Mapping[str, str] | None = None
+) -> str:
     """Return the output of ``python -m module``, in a process that has imported the large packages already, with more
     ``variables`` in its environment."""
     server = _server()
     assert server.stdin and server.stdout
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as output:
-        asked = [module, arguments, str(folder), environment(folder) | variables, output.name]
+        asked = [module, arguments, str(folder), environment(folder) | dict(variables or {}), output.name]
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
         code, text = server.stdout.readline(), output.read()

@@ -188,7 +188,7 @@ def test_the_address_of_a_server_is_not_kept(finished: Path, tmp_path: Path) -> 
     """The address may contain a password. Another address causes another import."""
     folder = shutil.copytree(finished, tmp_path / "copy")
     address = {"MLFLOW_TRACKING_URI": "https://me:secret@example.org"}
-    said = forked(folder, "snakemake", "--cores", "2", "--config", "study=smoke", "--", TARGET, **address)
+    said = forked(folder, "snakemake", "--cores", "2", "--config", "study=smoke", "--", TARGET, variables=address)
     assert planned(said) == {"track": 1, "table": 1, "latest_table": 1}
     files = [path for path in (folder / ".snakemake").rglob("*") if path.is_file()]
     assert files and not [path for path in files if b"secret" in path.read_bytes()]
