@@ -64,7 +64,7 @@ def test_in_another_setting_the_papers_numbers_stand_apart(tmp_path: Path) -> No
     assert "24.11" not in main and "not this study's" in reference.splitlines()[0]
     # Headings are short, and explained in the legend
     assert "SVAMP (4,138) Acc (%)" in reference and "3,138 training rows" in main
-    assert "corrected for all pairs of rows and p for the pairs with the first row alone" in main
+    assert "corrected for all pairs of rows. p is corrected for the comparisons with the first row alone" in main
     assert cells(reference, "MarCos")[:2] == ["24.11", DASH] and cells(reference, "causal")[:2] == ["22.74", "-1.37"]
     assert cells(reference, "Xavier") == [DASH] * 6
 

@@ -76,7 +76,7 @@ def test_a_study_is_read_from_its_records(tmp_path: Path, packed: bool) -> None:
         pack(tmp_path / "fake", tmp_path / "packed/fake")
     text = render(made, tmp_path / "packed" if packed else tmp_path)
     assert text.count("| Difference") == 4, "two blocks, two test sets"
-    assert "## Training data: equation · Beta_set" in text and "for the planned comparisons, if" in text
+    assert "## Training data: equation · Beta_set" in text and "for the planned comparisons, assuming" in text
     assert text.count("Seen in 3 trainings of 2 rows on 200 questions") == text.count("the family: 1.") == 4
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if " points " in line[:20]]
     assert [line[0] for line in lines[:4]] == ["2 points", "5 points", "10 points", "20 points"]

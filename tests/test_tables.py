@@ -248,7 +248,7 @@ def test_csv_and_json_hold_the_same_frame(files: dict[str, str]) -> None:
 
 
 def test_several_training_seeds(tmp_path: Path) -> None:
-    made, few = study(seeds=[0, 1, 2]), "at least 3 trainings or one each"
+    made, few = study(seeds=[0, 1, 2]), "at least 3 trainings, or one each"
     collected(made, tmp_path)
     assert few not in contents(made, tmp_path)["md"]
     for seed in (1, 2):
