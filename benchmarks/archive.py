@@ -48,6 +48,8 @@ def pack(folder: Path, target: Path) -> Path:
     the archive. Raise :class:`BrokenRecord` if nothing was collected there."""
     if not (folder / COLLECTED).is_file():
         raise BrokenRecord(f"{folder} has no {COLLECTED}: run `marcos-bench collect` for the study first")
+    if target.resolve() == folder.resolve():
+        raise InputError(f"{folder} cannot be packed into itself: name another folder")
     contents = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder, RECORDED)}
     for path in _files(folder, (LOGS,)):
         contents[str(path.relative_to(folder))] = thin_log(read_text(path, "train this run again")).encode()
@@ -59,11 +61,10 @@ def pack(folder: Path, target: Path) -> Path:
             member = tarfile.TarInfo(name)  # without times or owners: the same results give the same archive
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    if target.resolve() != folder.resolve():
-        for path in _files(folder, RENDERED):
-            copy = target / path.relative_to(folder)
-            copy.parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, copy)
+    for path in _files(folder, RENDERED):
+        copy = target / path.relative_to(folder)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, copy)
     return target / ARCHIVE
 
 
@@ -157,6 +158,8 @@ def _restore(archive: Path, folder: Path) -> None:
     rows = Counter(table[FILE].to_pylist())  # in the order of the table
     start = 0
     for name, count in rows.items():
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise BrokenRecord(f"{archive} has a file outside its folder ({name}): do not use it")
         predictions = table.slice(start, count).select(columns[name]).replace_schema_metadata(None)
         start += count
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -243,10 +243,10 @@ def render(scores: Scores) -> str:
         f"Strict: {questions.scorer.strict_means}. Questions without an output count for nothing.",
     ]
     if len(scores.tests):
-        tests = [
-            [test["a"], test["b"], test["n"], f"{100 * test['difference']:+.2f}", f"{test['p_holm']:.2g}", test["kind"]]
-            for test in scores.tests.to_dict("records")
-        ]
+        tests = []
+        for test in scores.tests.to_dict("records"):
+            p = DASH if pd.isna(test["p_holm"]) else f"{test['p_holm']:.2g}"
+            tests.append([test["a"], test["b"], test["n"], f"{100 * test['difference']:+.2f}", p, test["kind"]])
         headers = ["A", "B", "n", "A - B (points)", "p (Holm)", "test"]
         parts += ["## Paired tests over the same questions"]
         parts += [tabulate(tests, headers, tablefmt="pipe", disable_numparse=True)]

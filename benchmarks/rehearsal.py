@@ -197,6 +197,18 @@ def _leave_out_large_rows(content: dict[str, Any], plans: Sequence[RunPlan], mac
         if "tables" in content:
             content["tables"] = [table for table in content["tables"] if table != "comparisons"]
     content["rows"] = [row for row in content["rows"] if row["id"] not in large]
+    blocks = [block["id"] for block in content["blocks"]]
+    kept = {id for row in content["rows"] for id in row.get("blocks") or blocks}
+    content["blocks"] = [block for block in content["blocks"] if block["id"] in kept]
+    methods = {row["method"] for row in content["rows"]}
+    for block in content["blocks"]:
+        block["options"] = {name: options for name, options in block.get("options", {}).items() if name in methods}
+    decodings = content["evaluation"].get("decodings", {})
+    for name, decoding in [*decodings.items()]:
+        if decoding.get("only"):
+            decoding["only"] = [method for method in decoding["only"] if method in methods]
+            if not decoding["only"]:
+                del decodings[name]
 
 
 def _replace_backbones(content: dict[str, Any], name: str) -> None:

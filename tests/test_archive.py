@@ -7,9 +7,11 @@ import tarfile
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.archive import ARCHIVE, LOGGED_STEPS, pack, thin_log, unpack, unpacked
+from benchmarks.archive import ARCHIVE, LOGGED_STEPS, PREDICTIONS, pack, thin_log, unpack, unpacked
 from benchmarks.files import BrokenRecord, frame_digest, read_json
 from benchmarks.records import results
 from benchmarks.report.report import report
@@ -96,8 +98,6 @@ def test_an_archived_log_keeps_all_but_steps() -> None:
 
 
 def test_a_digest_of_a_frame_is_that_of_its_content(tmp_path: Path) -> None:
-    import pyarrow as pa
-
     values = {"id": ["a", "b"], "n": [1, None], "x": [0.5, 2.0], "right": [True, False], "draws": [[], ["3"]]}
     digest = frame_digest(pa.table(values))
     narrow = {"n": pa.int32(), "x": pa.float32(), "id": pa.large_string()}
@@ -115,6 +115,24 @@ def test_archives_hold_no_paths_outside_their_folder(folder: Path, tmp_path: Pat
     with pytest.raises(BrokenRecord, match="cannot be read"):
         unpack(tmp_path / "fake", tmp_path / "new")
     assert not (tmp_path / "outside").exists()
+
+
+def test_predictions_are_restored_in_their_folder_alone(tmp_path: Path) -> None:
+    name = "../outside.parquet"
+    table = pa.table({"file": [name], "row": [0], "id": ["a"]})
+    pq.write_table(table.replace_schema_metadata({"columns": json.dumps({name: ["id"]})}), tmp_path / PREDICTIONS)
+    (tmp_path / "fake").mkdir()
+    with tarfile.open(tmp_path / "fake" / ARCHIVE, "w:xz") as made:
+        made.add(tmp_path / PREDICTIONS, PREDICTIONS)
+    with pytest.raises(BrokenRecord, match=r"has a file outside its folder \(\.\./outside\.parquet\)"):
+        unpack(tmp_path / "fake", tmp_path / "new")
+    assert not (tmp_path / "outside.parquet").exists()
+
+
+def test_results_are_not_packed_into_themselves(folder: Path) -> None:
+    with pytest.raises(InputError, match="cannot be packed into itself"):
+        pack(folder, folder)
+    assert not (folder / ARCHIVE).exists()
 
 
 def test_nothing_is_rendered_into_packed_results(folder: Path, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.text import Text
 
-from benchmarks.analysis.explaining import TokenEmbeddings, token_embeddings
+from benchmarks.analysis.explaining import Explanation, TokenEmbeddings, show, token_embeddings
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.evaluation.inference import decoding_of
 from methods.errors import InputError
@@ -48,6 +49,16 @@ def test_a_text_of_ones_own_has_no_verdict(
     own = command(results, "explain", "--text", TEXT, "--run", CODI)
     assert TEXT in own and "Gold" not in own and not any(colour in own for colour in green_or_red)
     assert not caplog.messages
+
+
+def test_each_question_stands_above_its_own_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Blocks may have test sets of their own."""
+    cells = tuple(Text(name) for name in ("1 of 1", "#### 4", "", ""))
+    found = {"a/cot/s0": "one", "b/cot/s0": "two", "a/codi/s0": "one"}
+    show({id: Explanation(heading, cells, {}) for id, heading in found.items()}, [], None)
+    first, second = capsys.readouterr().out.split("two\n")
+    assert first.startswith("one\n") and "a/cot/s0" in first and "a/codi/s0" in first and "b/cot/s0" not in first
+    assert "b/cot/s0" in second and "a/cot/s0" not in second
 
 
 @pytest.mark.parametrize(

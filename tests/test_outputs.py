@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,7 @@ def test_pairs_are_tested_over_shared_questions(tmp_path: Path, records: list[An
     (test,) = found.tests.to_dict("records")
     assert (test["a"], test["b"], test["n"], test["difference"]) == ("right", "wrong", 6, 1.0)
     assert test["p_value"] == pytest.approx(2 * 0.5**6)
+    assert "nan" not in render(replace(found, tests=found.tests.assign(p_holm=math.nan, kind="untested")))
     write(found, tmp_path / "written")
     verdicts = pd.read_csv(tmp_path / "written/verdicts.csv").set_index("id")
     assert verdicts[["right", "wrong"]].sum().tolist() == [8, 0] and verdicts.count().tolist() == [8, 6]

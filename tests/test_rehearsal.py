@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from benchmarks import rehearsal
 from benchmarks.data import DATASETS
 from benchmarks.files import read_json
 from benchmarks.plan.hardware import GPU
-from benchmarks.studies.study import load_study
+from benchmarks.studies.study import load_study, parse_study
 from benchmarks.training.live_tracking import VARIABLE
 from methods.errors import InputError
 from small import small_study
@@ -39,6 +41,25 @@ def test_a_study_goes_from_data_to_a_report_that_is_marked(tmp_path: Path, monke
         assert sum(test["n"] for test in tests.values()) == rehearsal.QUESTIONS
     assert [line.split("|")[4].strip() for line in found.table.splitlines()[2:]] == ["yes"] * 4
     assert "4 of 4" not in found.text() and "2 of 2 runs" in found.text(), "one seed is enough"
+
+
+def test_rows_that_do_not_fit_go_with_all_that_names_them() -> None:
+    content = load_study("paper_0.5b").model_dump(mode="json", exclude_unset=True)
+    assert any("marcos" in decoding.get("only", ()) for decoding in content["evaluation"]["decodings"].values())
+    content["blocks"].append({**content["blocks"][0], "id": "large", "options": {"marcos": {}, "cot_sft": {}}})
+    for row in content["rows"]:
+        row["blocks"] = ["large"] if row["method"] == "marcos" else [content["blocks"][0]["id"]]
+    study, notes = parse_study(content, "a test"), list[str]()
+    plans: list[Any] = []
+    for run in study.runs.values():
+        memory = SimpleNamespace(weights=4e9 if run.method == "marcos" else 1e9, gradients=0, moments=0)
+        plans.append(SimpleNamespace(run=run, epochs=1.0, memory=memory))
+    machine = GPU("this one", 2e9, 1e12, 1e12)
+    small = rehearsal.rehearsal_study(study, plans, machine, None, "embedded", notes)
+    assert "marcos" not in {row.method for row in small.rows} and len(small.rows) > 3
+    assert [block.id for block in small.blocks] == [content["blocks"][0]["id"]]
+    assert not any("marcos" in (decoding.only or ()) for decoding in small.evaluation.decodings.values())
+    assert "left out: marcos" in " ".join(notes)
 
 
 def test_what_is_not_at_hand_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from benchmarks.evaluation.task import means, summary
 from benchmarks.figures.render import render as draw
 from benchmarks.files import read_json, write_json, write_parquet, write_text
 from benchmarks.records import results
+from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.scoring.numeric import Number
 from benchmarks.scoring.scorers import score_answers
 from benchmarks.studies.paths import Paths
@@ -140,6 +141,20 @@ def test_draws_are_computed_again(drawn: tuple[dict[str, Any], pd.DataFrame], tm
     record["decodings"]["default"]["tests"]["rs_n2_k3"]["draws"][0]["entropy"] = 3.0
     (text,) = answers(record, frame, tmp_path)
     assert "`draws`: line 1, entropy: recorded 3.0" in text
+
+
+def test_draws_are_brought_up_to_date(drawn: tuple[dict[str, Any], pd.DataFrame], tmp_path: Path) -> None:
+    record, frame = drawn
+    paths = Paths(tmp_path, study().runs["equation/cot/s0"])
+    stale = frame.assign(draws=[["9"], *frame["draws"].tolist()[1:]])
+    record["decodings"]["default"]["tests"][RS] |= {"draws": draw_statistics(stale)}
+    record["predictions"]["default"] = write_parquet(paths.predictions("default"), stale)
+    write_json(paths.record("evaluate"), record | {"scorers": {RS: {"name": "summation", "version": "0"}}})
+    (text,) = rescoring._rescore_run("equation/cot/s0", paths, "lines")
+    assert text.startswith(f"equation/cot/s0, default, {RS}: `draws`: line 1, ")
+    again = read_json(paths.record("evaluate"))
+    assert list(rescoring.wrong_answers(again, paths, "lines")) == []
+    assert again["decodings"]["default"]["tests"][RS]["draws"] == draw_statistics(frame)
 
 
 def older(folder: Path, extracted: str, correct: bool) -> Path:

@@ -83,16 +83,19 @@ def require_new(output: Path | None) -> None:
 
 
 def show(found: Mapping[str, Explanation], missing: Sequence[str], output: Path | None) -> None:
-    """Print what runs answered, and which have no weights. Write latents to ``output``."""
-    run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
-    columns = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
-    table = Table(run, *columns, "Latents as nearest tokens (norm)", "Active dimensions", show_lines=True)
-    for id, one in found.items():
-        table.add_row(id, *one.cells)
-    latents = {id: one.latents for id, one in found.items()}
+    """Print each question (blocks may have test sets of their own) with what runs answered to it, and which runs have
+    no weights. Write latents to ``output``."""
     out = console()
-    out.print(Text([*found.values()][-1].heading))
-    out.print(table)
+    for heading in dict.fromkeys(one.heading for one in found.values()):
+        run = Column("Run", no_wrap=True, overflow="fold")  # never cut off, as other commands take it as an argument
+        columns = (Column(name, overflow="fold") for name in ("Steps", "Answer"))
+        table = Table(run, *columns, "Latents as nearest tokens (norm)", "Active dimensions", show_lines=True)
+        for id, one in found.items():
+            if one.heading == heading:
+                table.add_row(id, *one.cells)
+        out.print(Text(heading))
+        out.print(table)
+    latents = {id: one.latents for id, one in found.items()}
     if any(latents.values()):
         out.print(Text("Norm: of a latent, divided by the median norm of the token embeddings."))
     if missing:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pandas as pd
 import yaml
 
-from benchmarks.files import read_json
+from benchmarks.files import BrokenRecord, read_json
 from benchmarks.paper.numbers import paper_table, paper_tables
 from benchmarks.records.provenance import in_short
 from benchmarks.records.results import StudyRecords, load_collected
@@ -133,9 +133,16 @@ class ClaimsTable(TableBuilder):
     @cached_property
     def collected(self) -> list[StudyRecords]:
         """The collected records of the studies of the paper's settings in the same folder of results."""
-        results, own = self.records.results, self.study.name
-        names = [name for name in shipped() if (results / name / COLLECTED).is_file() and load_study(name).paper]
-        return [self.records if own == name else load_collected(load_study(name), results) for name in names]
+        results, found = self.records.results, []
+        for name in shipped():
+            if name == self.study.name:
+                found += [self.records] if self.study.paper else []
+            elif (results / name / COLLECTED).is_file() and (study := load_study(name)).paper:
+                try:
+                    found.append(load_collected(study, results))
+                except BrokenRecord as error:
+                    self.note(f"{name} is left out: {error}")
+        return found
 
     @cached_property
     def lines(self) -> list[dict[str, str]]:

@@ -36,13 +36,14 @@ STEP = {"backbone": "qwen2-tiny", "hidden_size": 96, "batch_size": 64, "tokens":
 
 
 def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> dict[str, Any]:
-    """Measure all registered methods with the study's backbone and tokenizer, on its block with the most runs. The
+    """Measure all registered methods with the backbone and tokenizer of the study's block with the most runs. The
     questions are the first ``questions`` of its training set, or all if there are fewer."""
     torch.set_num_threads(study.timing_threads)
     made, block = environment(), fullest_block(study)
     data = prepare(study, block, results)
     words = vocabulary(load_tokenizer(data))
-    setup = Setup(load_backbone(vocab_size=words.size, **study.backbone.model_dump()), words)
+    backbone = block.backbone or study.backbone
+    setup = Setup(load_backbone(vocab_size=words.size, **backbone.model_dump()), words)
     corpus = open_corpus(data, "train")
     examples = corpus.examples(range(min(questions, len(corpus))))
     of_step = load_backbone(STEP["backbone"], words.size, overrides={"hidden_size": STEP["hidden_size"]})
@@ -58,7 +59,7 @@ def measure_speed(study: Study, results: Path, repeats: int, questions: int) -> 
     return {
         "study": study.name,
         "block": block.id,
-        "backbone": study.backbone.model_dump(),
+        "backbone": backbone.model_dump(),
         "batch_size": BATCH,
         "questions": len(examples),
         "repeats": repeats,

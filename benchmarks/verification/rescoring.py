@@ -145,8 +145,12 @@ def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
         if proof.is_file():  # `evaluate` goes on taking these answers for its own
             write_json(proof, read_json(proof) | {"sha256": record["predictions"][name]})
         for test in stale:
-            recorded = record["decodings"][name]["tests"][test]
-            for key, value in means(frame.loc[frame["test"] == test]).items():
+            recorded, answers = record["decodings"][name]["tests"][test], frame.loc[frame["test"] == test]
+            drawn = draw_statistics(answers) if "draws" in frame else []
+            if changed := changed_value(recorded.get("draws") or [], drawn):
+                yield f"{id}, {name}, {test}: `draws`: {changed}"
+                recorded["draws"] = drawn
+            for key, value in means(answers).items():
                 if recorded[key] != value:
                     yield f"{id}, {name}, {test}: `{key}` was {recorded[key]}, is {value}"
                     recorded[key] = value

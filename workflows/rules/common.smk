@@ -19,7 +19,7 @@ from snakemake.utils import validate
 from benchmarks.task_dependencies import CODE, task_modules
 from benchmarks.data import get_dataset
 from benchmarks.data.sets import MODULES
-from benchmarks.data.store import prepared_files, require_known, unpinned_files
+from benchmarks.data.store import prepared_files, require_known, unpinned_files, used_by
 from benchmarks.processes.locks import announce_parent, clear_stale_locks, workflow_lock
 from benchmarks.files import describe_os_error
 from benchmarks.paper.numbers import paper_table
@@ -258,7 +258,7 @@ def block_sets(wildcards):
     What is not at hand counts as it was when the data were prepared."""
     block, own = block_of(wildcards), study(wildcards.study)
     known = prepared_files(own, block, Path("results")) | unpinned_files(own, block)
-    modules = {MODULES[name] for name in (block.data.train, *own.tests_of(block))}
+    modules = {MODULES[name] for name, _ in used_by(own, block)}
     return digest(source_digest(*sorted(modules)), *(text for item in sorted(known.items()) for text in item))
 
 
