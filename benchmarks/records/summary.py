@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import pandas as pd
 
 from benchmarks.records import statistics
-from benchmarks.records.results import StudyRecords, to_frame, with_starts
+from benchmarks.records.results import COLUMNS, StudyRecords, to_frame, with_starts
 from benchmarks.studies.study import Study
 
 
@@ -26,22 +26,9 @@ class Key(NamedTuple):
 
 
 KEYS = list(Key._fields)
-# Means over training seeds of the columns of these names in ``results.COLUMNS``: of answers, then of a machine's costs
 ANSWERED = ["strict", "no_answer", "deduplicated", "forward_passes", "tokens_per_question", "latent_steps"]
-MEANS = [
-    *ANSWERED,
-    "test_seconds_median",
-    "test_seconds_spread",
-    "all_steps_seconds_median",
-    "all_steps_seconds_spread",
-    "ms_per_question",
-    "tokens_per_second",
-    "peak_memory",
-    "training_flops",
-    "train_epoch_seconds",
-    "train_wall_seconds",
-    "train_tokens_per_second",
-]
+# The columns whose means over training seeds a summary has: of answers, and of a machine's costs
+MEANS = [name for name, kind in COLUMNS.items() if kind == "Float64" and not name.startswith("accuracy")]
 COUNTS = ["n", "n_distinct", "n_deduplicated", "timed_n", "parameters"]
 OWN = {  # columns that this frame adds
     "title": "string",
