@@ -78,6 +78,8 @@ def test_options_round_trip_and_unknown_ones_are_refused(name: str) -> None:
     assert type(options).model_validate_json(options.model_dump_json()) == options
     with pytest.raises(ValidationError, match="no_such_option"):
         type(options).model_validate({"no_such_option": 1})
+    if option := get_method(name).thoughts_option:
+        type(options).model_validate(set_path(get_method(name).tested_options, option, 2))  # it has this option
 
 
 @torch.no_grad()
@@ -322,7 +324,7 @@ def test_forward_passes_are_counted_right(method: Method) -> None:
             cost = method.generate(questions(), Decoding(max_new_tokens=6, answer_only=answer_only)).cost
         assert cost.forward_passes == len(calls) > 0
         assert cost.tokens > 0
-        assert (cost.latent_steps > 0) is method.has_latents
+        assert (cost.latent_steps > 0) is method.has_latents, "`Cost.latent_steps` counts latents, if there are any"
 
 
 def test_latents_are_traced_and_controlled(method: Method) -> None:
@@ -330,12 +332,15 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
         pytest.skip(f"{method.title} has no latents")
     with torch.no_grad():
         trace = method.generate(questions(), Decoding(trace=True, max_new_tokens=4)).trace
-    assert trace and all(len(tensor) == len(questions()) for tensor in trace.values())
+    assert trace, "`generate` returns its latents as `trace` if the decoding asks for it"
+    assert all(len(tensor) == len(questions()) for tensor in trace.values()), "one row of each trace per question"
     for thoughts in ("exchanged", "mean"):
         with torch.no_grad():
             other = method.generate(questions(), Decoding(trace=True, max_new_tokens=4, thoughts=thoughts)).trace
-        assert any(not torch.allclose(trace[name], other[name], atol=1e-4) for name in trace), thoughts
-        assert say(method, questions(), tokens="sample") != say(method, questions(), tokens="sample", thoughts=thoughts)
+        why = f"`thoughts: {thoughts}` changes nothing: see methods.decoding.swap_latents"
+        assert any(not torch.allclose(trace[name], other[name], atol=1e-4) for name in trace), why
+        own, swapped = (say(method, questions(), tokens="sample", thoughts=kind) for kind in ("own", thoughts))
+        assert own != swapped, why
     some = questions()[:3]
     single = [say(method, [question], thoughts=thoughts) for question in some for thoughts in ("own", "mean")]
     assert single[::2] == single[1::2]  # alone, the mean of a question's latents is its own

@@ -111,9 +111,11 @@ def test_all_solutions_of_gsm8k_are_cut_at_ends_of_sentences() -> None:
         (".45", ".45"),
         ("- $1{,}200", "-1200"),
         ("1,5", "1,5"),  # left for the card to refuse
+        (190, "190"),
+        (-2.0, "-2"),
     ],
 )
-def test_integral_answers_lose_their_point(text: str, number: str):
+def test_integral_answers_lose_their_point(text: str | float, number: str):
     assert number_text(text) == number
 
 

@@ -213,6 +213,7 @@ def test_a_run_that_is_asked_more_is_not_shared(changes: dict[str, Any], sharing
     rows = [{"id": "chain", "method": "cot_sft"}]
     asked = study(**{"name": "second", "shares": "fake", "rows": rows, "timing": None} | changes)
     assert {source.study for source in asked.sources.values()} == {"second"}
+    assert asked.shared_in_vain.startswith("No run is shared with fake: ")
 
 
 def test_only_a_run_that_can_be_analysed_needs_the_same_analysis(sharing: tuple[Study, Path]) -> None:

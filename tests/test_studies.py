@@ -410,3 +410,8 @@ def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
     own = {"cot_sft", "icot_si", "coconut", "colar", "codi"}
     assert {row_of(id) for id, source in sources.items() if source.study == "mine"} == own
     assert {row_of(id) for id, source in sources.items() if source.study == "stories"} >= {"answer_only", "marcos"}
+
+
+def test_curves_that_no_run_would_have_are_refused_before_training() -> None:
+    with pytest.raises(StudyError, match="no run answers questions then: set `validation_questions` in `training`"):
+        parse_study(MINIMAL | {"figures": ["curves"]}, "here")

@@ -139,6 +139,8 @@ def _study(name: str) -> None:
         typer.echo(f"{heading}: {', '.join(map(str, names)) or 'none'}")
     for other, runs in study.shared.items():
         typer.echo(f"shared with {other}: {', '.join(runs)}")
+    if study.shared_in_vain:
+        typer.echo(study.shared_in_vain)
     typer.echo(f"{len(study.runs)} runs; what they take: marcos-bench plan {name}", err=True)
 
 

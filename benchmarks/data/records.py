@@ -126,9 +126,10 @@ def lines(solution: str) -> tuple[str, ...]:
     return tuple(solution.splitlines())
 
 
-def number_text(text: str) -> str:
+def number_text(number: str | float) -> str:
     """Return a number in the form that answers have: without currency, separators of thousands and percent sign, and
     without ``.0`` behind an integral value. A text that is no number is returned as it is, for its card to refuse."""
+    text = str(number)
     found = read(text)
     return re.sub(r"\.0+$", "", found.text) if found else text.strip()
 

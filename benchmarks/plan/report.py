@@ -42,6 +42,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float)
     ]
     notes += [*_idle(plans), *_launched(plans, gpu, utilisation), *_filled(plans, gpu, utilisation)]
     notes += [f"Runs of {other}, not trained here: {', '.join(runs)}." for other, runs in study.shared.items()]
+    notes += [study.shared_in_vain] if study.shared_in_vain else []
     return "\n".join([table, "", *notes])
 
 

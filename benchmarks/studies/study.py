@@ -245,6 +245,16 @@ class Study(Strict):
                 found.setdefault(source.study, []).append(id)
         return found
 
+    @property
+    def shared_in_vain(self) -> str:
+        """A sentence on why no run comes from the studies that ``shares`` names, or an empty text if one does."""
+        if self.shared or not self.shares:
+            return ""
+        return (
+            f"No run is shared with {' or '.join(self.shares)}: a run is, if its settings are the same there, and the "
+            "other study answers all test sets and decodings that this one asks of the block (see its `tests`)."
+        )
+
     def _source(self, run: RunSpec) -> RunSpec:
         theirs = (their for other in self._others for their in other.sources.values())
         return next((their for their in theirs if their.same_training_as(run) and their.covers(run)), run)
@@ -328,9 +338,20 @@ def parse_study(content: Any, place: str) -> Study:
         study = validate_settings(Study, content)
         _ = study.sources  # resolves methods and their options
         require_distinct_rows(study)
+        require_drawable_curves(study)
     except InputError as error:
         raise StudyError(f"{place} is not a valid study:\n{indent(str(error), '  ')}") from error
     return study
+
+
+def require_drawable_curves(study: Study) -> None:
+    """Raise StudyError if a figure of accuracy while training is asked for, and no run answers questions then."""
+    asked = Figure.curves in study.figures
+    if asked and not any(run.training.validation_questions for run in study.runs.values()):
+        raise StudyError(
+            "figure `curves` shows accuracy while training, and no run answers questions then: set "
+            "`validation_questions` in `training`, or leave the figure out"
+        )
 
 
 def require_known_names(study: Study) -> None:
