@@ -164,8 +164,16 @@ def test_the_answer_is_always_the_last_target() -> None:
 def test_with_padding_the_answer_follows_the_steps_and_is_kept_to_the_last(steps: int) -> None:
     for example in EXAMPLES:
         plain = step_targets(example, steps, VOCABULARY, limit=128)
-        padded = step_targets(example, steps, VOCABULARY, limit=128, answer_in_empty=True)
+        padded = step_targets(example, steps, VOCABULARY, limit=128, padding="answer")
         assert padded == [row if len(row) > 1 else plain[-1] for row in plain]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_with_padding_on_the_left_the_last_step_is_just_before_the_answer(steps: int) -> None:
+    for example in EXAMPLES:
+        *groups, answer = step_targets(example, steps, VOCABULARY, limit=128)
+        empty, filled = [row for row in groups if len(row) == 1], [row for row in groups if len(row) > 1]
+        assert step_targets(example, steps, VOCABULARY, limit=128, padding="left") == [*empty, *filled, answer]
 
 
 def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:

@@ -119,7 +119,7 @@ class MarCos(MarCosModel):
                 self.vocabulary,
                 limit=options.max_step_tokens,
                 marked=options.marked,
-                answer_in_empty=options.padding == "answer",
+                padding=options.padding,
             )
             for example in examples
         ]

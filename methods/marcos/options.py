@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 
 from methods.base import MethodOptions, added_field
 
+Padding = Literal["empty", "answer", "left"]
+
 
 class SparsityOptions(MethodOptions):
     """The L1 term on R and its adaptive weight (paper, appendix "Dynamic Weighting Strategy", eq. (10))."""
@@ -139,11 +141,13 @@ class MarCosOptions(MethodOptions):
         description="mask-predict passes after the first with one_shot, which is then trained for them (the paper has "
         "none)",
     )
-    padding: Literal["empty", "answer"] = added_field(
+    padding: Padding = added_field(
         "empty",
-        description="text of the last groups if a chain has too few steps for all of them. empty: nothing, so that "
-        "these steps are thought but not spoken; answer: the answer, so that thinking is trained to keep it. The paper "
-        "is silent; the published code moves the answer of some chains to an earlier group",
+        description="the groups that are left over if a chain has too few steps for all. empty: they come last and "
+        "have no text, so that these steps are thought but not spoken; answer: they come last and have the answer, so "
+        "that thinking is trained to keep it; left: they come first and have no text, so that the last step of any "
+        "chain is just before its answer. The paper is silent; the published code moves the answer of some chains to "
+        "an earlier group",
     )
     marked: float = Field(
         default=1.0,
