@@ -111,6 +111,9 @@ def test_done_says_what_was_used(prepared: Path):
     done = read_json(prepared / "done.json")
     counts = {"published": 20_000, "unread": 0, "usable": 20_000, "train": 300, "validation": 20, "too_long": 0}
     assert done["counts"] == counts
+    told = store.describe(prepared)
+    assert told.startswith("300 rows to train on and 20 to validate on; ") and "too long" not in told
+    assert f"{TESTS[0]} has 500 questions, 0 of them in training too" in told
     assert done["overlaps"][TESTS[0]] == {"questions": 500, "shared_with_train": 0, "distinct": 500}
     assert done["cards"]["embedded"]["records"]["train"] == done["digests"]["embedded/train"]
 
@@ -140,6 +143,7 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
     done = read_json(folder / "done.json")
     assert 0 < done["counts"]["train"] < 30
     assert done["counts"]["too_long"] > 0
+    assert f"; {done['counts']['too_long']} are too long; " in store.describe(folder)
     assert {path.name for path in folder.parent.iterdir()} == {"equation", ".equation.lock"}
 
 

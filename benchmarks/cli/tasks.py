@@ -49,13 +49,14 @@ def data(
     known = [part.id for part in loaded.blocks]
     if block not in (None, *known):
         raise StudyError(f"study {study} has no block {block!r}; its blocks are: {', '.join(known)}")
-    from benchmarks.data import prepare
+    from benchmarks.data.store import describe, prepare
     from benchmarks.scoring.scorers import require_scorers
 
     require_scorers(loaded)
     for part in loaded.blocks:
         if block in (None, part.id):
-            typer.echo(f"{part.id}: {prepare(loaded, part, results)}", err=True)
+            folder = prepare(loaded, part, results)
+            typer.echo(f"{part.id}: {folder}: {describe(folder)}", err=True)
 
 
 @app.command()

@@ -107,6 +107,22 @@ def used_by(study: Study, block: Block) -> list[tuple[str, str]]:
     return [(block.data.train, "train"), *validation, *((name, "test") for name in study.tests_of(block))]
 
 
+def describe(folder: Path) -> str:
+    """Return a line on what lies in a folder of prepared data, and on what was left out."""
+    done = read_json(folder / DONE)
+    counts = done["counts"]
+    parts = [f"{counts['train']:,} rows to train on and {counts['validation']:,} to validate on"]
+    if unused := counts["published"] - counts["usable"]:
+        parts.append(f"{unused:,} of {counts['published']:,} are without steps or an answer that can be read")
+    if counts["too_long"]:
+        parts.append(f"{counts['too_long']:,} are too long")
+    for test, overlap in done["overlaps"].items():
+        parts.append(
+            f"{test} has {overlap['questions']:,} questions, {overlap['shared_with_train']:,} of them in training too"
+        )
+    return "; ".join(parts)
+
+
 def require_known(study: Study) -> None:
     """Raise :class:`InputError` if the study names a data set or a backbone that does not exist."""
     for block in study.blocks:
