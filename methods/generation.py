@@ -85,7 +85,8 @@ class Decoding:
 @dataclass
 class Cost:
     """The cost of one call of ``generate``: backbone passes (each serves the whole batch), latent vectors or thinking
-    steps per question (the mean over the batch), and tokens emitted for all questions (end-of-text included)."""
+    steps per question (the mean over the batch; a vector that is refined counts every time), and tokens emitted for all
+    questions (end-of-text included)."""
 
     forward_passes: int = 0
     latent_steps: float = 0.0
