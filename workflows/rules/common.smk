@@ -87,7 +87,7 @@ GPUS = torch.cuda.device_count()  # on this machine
 if "gpu" not in workflow.global_resources:  # a cluster's profile sets it: its GPUs cannot be counted here
     workflow.register_resource("gpu", max(GPUS, 1))
 # The study that a table is taken from if no study is named
-HOMES = dict.fromkeys(("main", "decoding", "controls", "claims"), "quick")
+HOMES = dict.fromkeys(("main", "decoding", "controls", "nats", "claims"), "quick")
 HOMES |= {"ablation": "ablation", "nar": "one_shot", "synthetic": "synthetic", "longrange": "long_range"}
 HOMES |= {"3b": "small_3b"}
 
