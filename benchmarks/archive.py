@@ -106,8 +106,8 @@ def refuse_packed(folder: Path) -> None:
 
 def thin_log(log: str) -> str:
     """Return a run's log with at most :data:`LOGGED_STEPS` lines of training steps, evenly spaced, of which the last
-    is kept. All other lines stay: validations, ends of stages, warnings."""
-    lines = log.splitlines()
+    is kept. All other lines stay: validations, ends of stages, warnings; but for a last one that a kill cut off."""
+    lines = log[: log.rfind("\n") + 1].splitlines()
     steps = [number for number, line in enumerate(lines) if json.loads(line)["kind"] == "step"]
     every = -(-len(steps) // LOGGED_STEPS) or 1
     dropped = set(steps) - set(steps[::-1][::every])

@@ -143,7 +143,8 @@ def _own_questions(path: Path, scorer: str) -> Questions:
         for name in ("question", "gold"):
             if not isinstance(row.get(name), str):
                 raise InputError(f"{place}: no text `{name}`, which --scorer needs; name the test set (--test) instead")
-        records.append(Record(f"{path.stem}-{row.get('index', number)}", row["question"], (), row["gold"]))
+        id = str(row["id"]) if "id" in row else f"{path.stem}-{row.get('index', number)}"
+        records.append(Record(id, row["question"], (), row["gold"]))
     return Questions(path.stem, records, SCORERS[scorer], is_test=False)
 
 
@@ -198,9 +199,10 @@ def _match(
     """Return the question that a line answers, or why there is none. The question that a line repeats must be that of
     its id or index: otherwise the file may be of another version of the test set."""
     text = row.get("question")
-    if "id" in row:
+    known = questions.is_test or not isinstance(text, str)  # files of other people may number a file's questions anew
+    if "id" in row and (known or str(row["id"]) in by_id):
         record, named = by_id.get(str(row["id"])), f"id {shortened(row['id'])}"
-    elif "index" in row and questions.is_test:
+    elif "index" in row and known:
         index, named = row["index"], f"index {shortened(row['index'])}"
         whole = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(questions.records)
         record = questions.records[index] if whole else None

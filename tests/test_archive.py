@@ -95,6 +95,7 @@ def test_an_archived_log_keeps_all_but_steps() -> None:
     assert sum(line["kind"] == "validation" for line in kept) == 10
     assert [line["step"] for line in kept] == sorted(line["step"] for line in kept)
     assert thin_log(thin_log(log)) == thin_log(log) and thin_log("") == ""
+    assert thin_log(log + log[:9]) == thin_log(log), "a line that was being written when the run was killed"
 
 
 def test_a_digest_of_a_frame_is_that_of_its_content(tmp_path: Path) -> None:

@@ -196,6 +196,9 @@ def test_gpus_that_share_every_run_change_no_run_but_those_with_statistics_of_a_
     assert moved == {"codi"} and engines["codi"].micro_tokens is None, "its distance is that of the whole batch"
     bare.setenv("MARCOS_BENCH_GPUS", "4")
     assert load_study("paper_3b").runs["equation/cot_sft/s0"].engine.micro_batch == 32  # of a share of 64
+    bare.setenv("MARCOS_BENCH_GPUS", "8")
+    curves = {run.row: (run.engine.kind, run.engine.ranks) for run in load_study("quick").runs.values()}
+    assert set(curves.values()) == {("process", 1)}, "validation questions are answered by a process with all weights"
     bare.setenv("MARCOS_BENCH_GPUS", "all")
     with pytest.raises(InputError, match="MARCOS_BENCH_GPUS is 'all': set it to the number of GPUs"):
         load_study("smoke")

@@ -93,6 +93,19 @@ def test_a_file_may_bring_its_own_questions(tmp_path: Path) -> None:
     assert (found["n"], found["accuracy"], found["no_answer"]) == (2, 0.5, 0.5)
 
 
+def test_another_file_answers_these_questions_by_id_by_index_or_by_text(tmp_path: Path) -> None:
+    own = [{"id": id, "question": f"{id}?", "gold": gold, "output": gold} for id, gold in (("a", "1"), ("b", "2"))]
+    others = {
+        "ids": [{"id": "b", "output": "2"}, {"id": "c", "output": "1"}],
+        "indices": [{"index": 1, "output": "2"}, {"index": 2, "output": "1"}],
+        "texts": [{"id": 17, "index": 0, "question": "b?", "output": "2"}],
+    }
+    files = [lines(tmp_path / f"{name}.jsonl", rows) for name, rows in (("own", own), *others.items())]
+    found = scored(*files, test=None, scorer="number").lines.set_index("outputs")
+    assert found["n"].to_dict() == {"own": 2, "ids": 1, "indices": 1, "texts": 1}
+    assert found["accuracy"].eq(1).all()
+
+
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [

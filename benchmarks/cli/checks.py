@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.cli.common import RESULTS, Results, StudyArgument, refuse_options
+from benchmarks.cli.common import RESULTS, Results, StudyArgument, load_for_one_process, refuse_options
 from benchmarks.plan.hardware import GPUS, get_gpu
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.study import Study, StudyError, load_study, shipped
@@ -101,7 +101,7 @@ def try_(
     tables that are marked as a rehearsal to RESULTS/rehearsal, and says which rows do not fit this machine and how long
     the study takes here. Exit code 1 if a part failed.
     """
-    loaded = load_study(study)
+    loaded = load_for_one_process(study)
     from benchmarks import rehearsal
     from benchmarks.processes import devices, kernels
 
@@ -183,7 +183,7 @@ def measure(
     Times training steps and answers of untrained models on one device, and shows them beside the paper's times.
     Nothing else should run on the machine.
     """
-    loaded = load_study(study)
+    loaded = load_for_one_process(study)
     if batching:
         refuse_options(context, ("name", "sweep", *OF_ROWS), "does not go with --batching, which measures every method")
         _measure_batching(loaded, results, output, repeats or 3, questions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +10,9 @@ from typing import Annotated
 import typer
 
 from benchmarks.processes import kernels
+from benchmarks.studies.micro_batches import GPUS_VARIABLE
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.study import StudyError, load_study, require_run
+from benchmarks.studies.study import Study, StudyError, load_study, require_run
 from methods.errors import InputError
 
 StudyArgument = Annotated[
@@ -19,6 +21,12 @@ StudyArgument = Annotated[
 RunArgument = Annotated[str, typer.Argument(help="A run's id: BLOCK/ROW/sSEED, e.g. equation/marcos/s0.")]
 Results = Annotated[Path, typer.Option(help="Folder of results.")]
 RESULTS = Path("results")
+
+
+def load_for_one_process(study: str) -> Study:
+    """Load a study for a command that takes one GPU at most, however many :data:`GPUS_VARIABLE` gives to trainings."""
+    os.environ.pop(GPUS_VARIABLE, None)
+    return load_study(study)
 
 
 def prepared_run(study: str, run: str, results: Path) -> RunSpec:

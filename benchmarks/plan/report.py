@@ -100,7 +100,7 @@ def _gpu_hours(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> float:
 def _on_all(plan: RunPlan) -> RunPlan:
     """Return a run's plan with all GPUs of a machine. It has the hours; memory is not counted anew."""
     run = plan.run
-    engine = on_gpus(run.engine, MACHINE, run.training.batch_size, bool(get_method(run.method).batch_terms))
+    engine = on_gpus(run.engine, MACHINE, run.training, bool(get_method(run.method).batch_terms))
     return replace(plan, run=run.model_copy(update={"engine": engine}))
 
 

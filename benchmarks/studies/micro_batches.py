@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-from benchmarks.studies.specs import EngineSpec
+from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.errors import InputError
 
 GPUS_VARIABLE = "MARCOS_BENCH_GPUS"  # how many GPUs of a machine every run takes, in place of what its study says
@@ -19,14 +19,15 @@ def requested_gpus() -> int | None:
     return int(asked) if asked else None
 
 
-def on_gpus(engine: EngineSpec, gpus: int, batch: int, statistics: bool) -> EngineSpec:
+def on_gpus(engine: EngineSpec, gpus: int, training: TrainingSpec, statistics: bool) -> EngineSpec:
     """Return an engine for the same run on so many GPUs of one machine: by DeepSpeed, at ZeRO 1 at least.
 
     A rank computes its whole share of a batch in one pass, unless ``micro_batch`` allows fewer examples. Loss terms
     that are ``statistics`` of a pass are then those of the whole batch, which ``micro_tokens`` would prevent; for other
-    methods this limit stays, as it changes nothing that is learned.
+    methods this limit stays, as it changes nothing that is learned. A run that answers ``validation_questions`` while
+    it trains, for which a process needs all weights, keeps its engine.
     """
-    if gpus == 1 == engine.ranks:
+    if gpus == 1 == engine.ranks or training.validation_questions:
         return engine
     changes: dict[str, object] = {
         "kind": "deepspeed",
@@ -34,7 +35,7 @@ def on_gpus(engine: EngineSpec, gpus: int, batch: int, statistics: bool) -> Engi
         "nodes": 1,
         "zero_stage": max(1, engine.zero_stage),
     }
-    if engine.micro_batch is None or engine.micro_batch >= math.ceil(batch / gpus):
+    if engine.micro_batch is None or engine.micro_batch >= math.ceil(training.batch_size / gpus):
         changes["micro_batch"] = None
         if statistics:
             changes["micro_tokens"] = None

@@ -207,7 +207,7 @@ class Study(Strict):
         )
         made = validate_settings(TrainingSpec, training, f"{place}, training")
         if gpus := requested_gpus():
-            engine = on_gpus(engine, gpus, made.batch_size, bool(get_method(row.method).batch_terms))
+            engine = on_gpus(engine, gpus, made, bool(get_method(row.method).batch_terms))
         return RunSpec(
             id=run_id(block.id, row.id, seed),
             study=self.name,

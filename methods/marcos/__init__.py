@@ -68,7 +68,8 @@ Losses and training
 
 Targets
 
-* K counts the answer, and empty groups come just before it, or repeat it, with `padding: answer` (targets.py).
+* K counts the answer. Groups that a short chain has to spare come just before the answer and are empty, or repeat it
+  (`padding: answer`), or come before the chain and are not trained (`padding: left`) (targets.py).
 * A step is cut at `max_step_tokens`, which excludes end-of-text (step_targets).
 
 Choices that no equation fixes ("Not in the paper" in the docstrings), all as in the published code
