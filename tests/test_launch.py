@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from benchmarks import rank
 from benchmarks.analysis import explaining, interventions
 from benchmarks.analysis import task as analysis
+from benchmarks.cli.common import load_for_one_process
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, pick_device, ranks
 from benchmarks.engine.ranks import join, leave_nvml_out
 from benchmarks.engine.sharded import deepspeed_settings
@@ -199,6 +200,8 @@ def test_gpus_that_share_every_run_change_no_run_but_those_with_statistics_of_a_
     bare.setenv("MARCOS_BENCH_GPUS", "8")
     curves = {run.row: (run.engine.kind, run.engine.ranks) for run in load_study("quick").runs.values()}
     assert set(curves.values()) == {("process", 1)}, "validation questions are answered by a process with all weights"
+    bare.setenv("MARCOS_BENCH_GPUS", "all")
+    assert load_for_one_process("smoke").runs, "what takes one GPU, such as a rehearsal, leaves the variable aside"
     bare.setenv("MARCOS_BENCH_GPUS", "all")
     with pytest.raises(InputError, match="MARCOS_BENCH_GPUS is 'all': set it to the number of GPUs"):
         load_study("smoke")

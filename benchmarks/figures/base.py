@@ -26,8 +26,8 @@ from methods.base import Method
 from methods.errors import InputError
 from methods.registry import available
 
-# Okabe and Ito's palette, with olive in place of their yellow, which is faint on paper
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999933")
+# Okabe and Ito's palette, with olive in place of their yellow, which is faint on paper, and Tol's wine
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#999933", "#882255")
 MARKERS = "osD^vP*XhdpH8<>"
 GREY = "#888888"
 PAGE = 7.0  # inches
