@@ -1,5 +1,4 @@
 """The benchmark suite: what methods are measured on, and how.
 
-No code in this package branches on the name of a method. Names occur in the paper's claims (`tables`), in the analysis
-of MarCos's R (`analysis`), and in the wording of tables, figures and plans.
+It knows no method by name, with the exceptions that CONTRIBUTING.md lists.
 """

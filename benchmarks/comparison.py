@@ -138,11 +138,11 @@ def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) 
     """Return what a run answered under a decoding. ``results``: the folder that messages name."""
     record, home = records.runs[run.id], records.study.home(records.study.sources[run.id])
     if record.evaluate is None:
-        stage = "train" if record.train is None else "evaluate"
+        task = "train" if record.train is None else "evaluate"
         raise BrokenRecord(
             f"{run.id} of study {records.study.name} has no answers in {results.absolute()} "
-            f"({record.problems['evaluate']}): run `{home.command(stage, results, run.id)}`"
-            f"{', then `evaluate`' if stage == 'train' else ''}"
+            f"({record.problems['evaluate']}): run `{home.command(task, results, run.id)}`"
+            f"{', then `evaluate`' if task == 'train' else ''}"
         )
     if (answers := records.answers_of(run, decoding, ANSWERS)) is None:
         known = ", ".join(record.evaluate.predictions)

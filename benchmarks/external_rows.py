@@ -14,12 +14,13 @@ from benchmarks.outputs import published_scores
 from benchmarks.records.provenance import kernels_of, provenance
 from benchmarks.records.results import StudyRecords, read_collected, with_starts
 from benchmarks.records.schema import RunRecords
-from benchmarks.records.summary import ANSWERED, COUNTS, KEYS, OWN, summarise
+from benchmarks.records.summary import COUNTS, KEYS, OWN, summarise
 from benchmarks.tables.base import ExternalRows, about_published, published_line, published_rows
 from benchmarks.verification.rescoring import other_versions
 from methods.errors import InputError, suggestion
 
 MADE = ("Hardware", "Kernels", "Versions", "Commit")  # what a legend says of others' results
+ANSWERED = ["strict", "no_answer", "deduplicated", "forward_passes", "tokens_per_question", "latent_steps"]
 KEPT = [name for name in (*KEYS, *OWN, *COUNTS, *ANSWERED) if name != "timed_n"]  # of others' lines: all but times
 
 

@@ -19,10 +19,10 @@ from tabulate import tabulate
 from benchmarks.comparison import read_side
 from benchmarks.data import Record, get_dataset, load_records, normalise
 from benchmarks.data.records import first_alike
-from benchmarks.files import json_rows, read_text, sha256, shortened, write_text
+from benchmarks.files import json_rows, read_text, sha256, shortened, write_texts
 from benchmarks.records.schema import PublishedScores, ScoredBy
 from benchmarks.records.statistics import compare_rows, correctness, interval
-from benchmarks.scoring import SCORERS, Reference, Scorer
+from benchmarks.scoring import SCORERS, Reference, Score, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Form
 from benchmarks.studies.study import Study
@@ -49,6 +49,10 @@ class Questions:
         """For each id, that of the first question that is the same."""
         ids = [record.id for record in self.records]
         return dict(zip(ids, first_alike(ids, [record.question for record in self.records]), strict=True))
+
+    def score(self, record: Record, text: str) -> Score:
+        """Score an answer to one of the questions."""
+        return self.scorer.score(text, Reference(record.question, record.answer, len(record.steps)))
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,7 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
             unmatched.append((place.rpartition(", line ")[2], record, row["output"]))
             continue
         answered.add(record.id)
-        verdict = questions.scorer.score(row["output"], Reference(record.question, record.answer, len(record.steps)))
+        verdict = questions.score(record, row["output"])
         scores = (verdict.extracted, verdict.correct, verdict.strict)
         lines.append((record.id, questions.same_as[record.id], record.answer, row["output"], *scores))
     if not lines:
@@ -281,6 +285,4 @@ def write(scores: Scores, folder: Path) -> list[Path]:
         **({"paired_tests.csv": scores.tests.to_csv(index=False)} if len(scores.tests) else {}),
         "verdicts.csv": scores.verdicts.replace({True: 1, False: 0}).to_csv(index=False, float_format="%g"),
     }
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    return [folder / name for name in texts]
+    return write_texts(folder, texts)

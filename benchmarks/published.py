@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import pickle
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ from transformers import AutoConfig
 
 from benchmarks.console import Progress
 from benchmarks.data import vocabulary
+from benchmarks.data.tokenizers import PUBLISHED as TOKENIZERS
 from benchmarks.data.tokenizers import encode_questions, encode_texts, read_tokenizer
-from benchmarks.engine import pick_device, synchronize
+from benchmarks.engine import pick_device
 from benchmarks.evaluation.inference import batches_by_length, generate, texts_of
 from benchmarks.files import read_json, write_text
 from benchmarks.outputs import Questions, published_questions
 from benchmarks.records.statistics import correctness, interval
-from benchmarks.scoring import Reference
+from benchmarks.timing.steps import timed
 from methods.backbone import Backbone
 from methods.base import Method
 from methods.errors import InputError, suggestion
@@ -40,8 +41,7 @@ BATCH = 64
 BASE = "base"  # folder beside the weights, with the backbone's config.json and tokenizer
 FILES = ("pytorch_model.bin", "state_dict.bin", "checkpoint_*", "*.ckpt")
 Hub = tuple[str, str | None]  # an id on the hub, and the revision if one is known
-GPT2 = ("openai-community/gpt2", "607a30d783dfa663caf39e06633721c8d4cfcd7e")
-LLAMA_1B = ("meta-llama/Llama-3.2-1B-Instruct", "9213176726f574b556790deb65791e0c5aa438b6")
+GPT2, LLAMA_1B = ((TOKENIZERS[name].hub, TOKENIZERS[name].revision) for name in ("gpt2", "llama-3.2"))
 LLAMA_3B, LLAMA_8B = ("meta-llama/Llama-3.2-3B-Instruct", None), ("meta-llama/Llama-3.1-8B-Instruct", None)
 
 
@@ -180,18 +180,16 @@ def evaluate(name: str, test: str, folder: Path | None = None, latents: int | No
     with Progress(f"{name} answers {test}", len(decodings) * len(prompts)) as progress:
         for decoding in decodings:
             for indices in batches_by_length(prompts, BATCH):
-                synchronize(device)
-                began = time.perf_counter()
-                generation = generate(method, [prompts[i] for i in indices], decoding, "float32")
-                synchronize(device)
-                seconds += time.perf_counter() - began
+                asked = [prompts[i] for i in indices]
+                generation, taken = timed(device, partial(generate, method, asked, decoding, "float32"))
+                seconds += taken
                 passes += [generation.cost.forward_passes] * len(indices)
                 thoughts += [generation.cost.latent_steps] * len(indices)
                 texts = texts_of(generation, model.tokenizer)
                 for index, text in zip(indices, texts, strict=True):
                     record = questions.records[index]
-                    score = questions.scorer.score(text, Reference(record.question, record.answer, len(record.steps)))
-                    rows.append((record.id, questions.same_as[record.id], text, score.correct))
+                    verdict = questions.score(record, text)
+                    rows.append((record.id, questions.same_as[record.id], text, verdict.correct))
                 progress.advance(len(indices))
     verdicts = pd.DataFrame(rows, columns=["id", "same_as", "output", "correct"])
     means = (float(np.mean(values)) for values in (passes, thoughts))

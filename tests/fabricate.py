@@ -12,14 +12,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.data.sets import DATASETS
 from benchmarks.files import read_json, write_json, write_parquet, write_text
-from benchmarks.records.results import collect
+from benchmarks.records.results import collect, load_collected
 from benchmarks.scoring import SCORERS
 from benchmarks.studies.paths import at_stage
 from benchmarks.studies.runs import RunSpec
+from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, parse_study
+from benchmarks.tables.base import ExternalRows
+from benchmarks.tables.render import rendered
 
 N = 200  # questions per test set
+COUNTS = {"train": 1_000, "validation": 100}  # rows
 ENVIRONMENT = {
     "commit": "0123456789abcdef0123456789abcdef01234567",
     "dirty": False,
@@ -96,6 +101,13 @@ def collected(study: Study, results: Path, accuracy: Mapping[str, tuple[float, .
     return collect(study, results)
 
 
+def contents(
+    study: Study, results: Path, table: Table = Table.main, beside: ExternalRows | None = None
+) -> dict[str, str]:
+    """Return what a table's files hold, by their extension."""
+    return rendered(load_collected(study, results), table, beside)
+
+
 def update_record(path: Path, **changes: Any) -> None:
     """Change fields of a record."""
     write_json(path, read_json(path) | changes)
@@ -103,7 +115,7 @@ def update_record(path: Path, **changes: Any) -> None:
 
 def let_r_die(run: Path) -> None:
     """Let the training in the folder of a run end with a dead R."""
-    stage = {"warnings": ["R is dead: no dimension is active"], "dead_latents": True}
+    stage = {"phase": "train", "epochs": 2.5, "warnings": ["R is dead: no dimension is active"], "dead_latents": True}
     update_record(run / "train.json", stages=[stage])
 
 
@@ -137,7 +149,7 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
     scored = {"scorers": dict.fromkeys(spec.evaluation.tests, number), "decodings": decodings, "predictions": digests}
     if spec.evaluation.nats:
         scored["nats"] = write_parquet(run / "nats.parquet", nats(spec))
-    write_json(run / "evaluate.json", _record(spec, "evaluate") | scored)
+    write_json(run / "evaluate.json", _record(spec, "evaluate") | {"weights_sha256": "abc"} | scored)
     write_json(run / "time.json", time_record(spec))
     write_text(run / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log_lines()))
 
@@ -161,6 +173,8 @@ def predictions(spec: RunSpec, accuracy: tuple[float, ...], seeds: int) -> pd.Da
                         "correct": correct,
                         "strict": correct,
                         "overlap": np.arange(N) % 10 == 0,
+                        "draws": [()] * N,
+                        "choices": [()] * N,
                         "tokens": 4,
                         "n_steps": 2,
                     }
@@ -198,14 +212,15 @@ def scores(frame: pd.DataFrame) -> dict[str, Any]:
         "forward_passes_per_question": 0.25,
         "tokens_per_question": 4.0,
         "latent_steps": LATENTS,
+        "draws": [],
     }
 
 
 def train_record(spec: RunSpec) -> dict[str, Any]:
     numbers = {"parameters": 240_000, "wall_seconds": 60.0, "tokens_per_second": 5_000.0}
     stages = [{"phase": "train", "epochs": 2.5, "warnings": []}]
-    made = {"stages": stages, "weights_sha256": "abc", "spec": spec.model_dump(mode="json")}
-    return _record(spec, "train") | numbers | made
+    made = {"key": spec.digest("train"), "spec": spec.model_dump(mode="json"), "data": {"counts": COUNTS}}
+    return _record(spec, "train") | numbers | made | {"stages": stages, "weights_sha256": "abc"}
 
 
 def time_record(spec: RunSpec) -> dict[str, Any]:
@@ -216,7 +231,8 @@ def time_record(spec: RunSpec) -> dict[str, Any]:
         modes["all_steps"] = measured | {"seconds": [3.0, 4.0, 5.0]}
     phases = {"phase 1": {"epoch_seconds": 10.0}, "phase 2": {"epoch_seconds": 2.5}}
     train = {"phases": phases, "epoch_seconds": 12.5, "training_flops": 3e12}
-    return _record(spec, "time") | {"tests": dict.fromkeys(spec.evaluation.tests, modes), "train": train}
+    quiet = {"weights_sha256": "abc", "other_load": 0.0, "pace_seconds": 0.1}
+    return _record(spec, "time") | quiet | {"tests": dict.fromkeys(spec.evaluation.tests, modes), "train": train}
 
 
 def log_lines() -> list[dict[str, Any]]:
@@ -228,8 +244,13 @@ def log_lines() -> list[dict[str, Any]]:
     return [*steps, validation, {"kind": "warning", "step": 20, "stage": "main", "epoch": 1.0, "message": "R is dead"}]
 
 
+def card(name: str) -> dict[str, Any]:
+    version = DATASETS[name].card.version if name in DATASETS else "1"
+    return {"title": TITLES.get(name, name), "source": "made up", "revision": "1", "version": version}
+
+
 def data_record(study: Study, block: str) -> dict[str, Any]:
-    cards = {name: {"title": title, "source": "made up", "revision": "1"} for name, title in TITLES.items()}
+    cards = {name: card(name) for name in ("corpus", *study.evaluation.tests)}
     places = ["corpus/train", *(f"{test}/test" for test in study.evaluation.tests)]
     overlaps = {test: {"questions": N, "shared_with_train": 20, "distinct": N} for test in study.evaluation.tests}
     digests = {place: f"{i:x}" * 64 for i, place in enumerate(places, 10)}

@@ -11,8 +11,7 @@ import pytest
 from benchmarks.records import results
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
-from benchmarks.tables.render import contents
-from fabricate import collected, fabricate, study
+from fabricate import collected, contents, fabricate, study
 from test_tables import cells, header
 
 DASH = "–"  # noqa: RUF001

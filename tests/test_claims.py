@@ -12,10 +12,9 @@ from benchmarks.studies.specs import Table
 from benchmarks.studies.study import load_study
 from benchmarks.tables.claims import Claim, Numbers, compared, load_claims, papers_numbers
 from benchmarks.tables.measured import render_measured
-from benchmarks.tables.render import contents
 from commands import invoke
 from conftest import ROOT
-from fabricate import collected, study
+from fabricate import collected, contents, study
 
 CLAIMS = {claim.id: claim for claim in load_claims()}
 XAVIER = "ablation equation: marcos_xavier on gsm8k"  # the paper speaks of it, and its table has no such row

@@ -45,10 +45,12 @@ def study_on(
     form: str = "equation",
     test: str = "embedded_in_domain",
 ) -> Study:
-    """Return a study that trains on GSM8K-Aug, whose training split consists of these files."""
+    """Return a study that trains on GSM8K-Aug, whose training split consists of these files. The hub has a revision of
+    all data sets."""
     card = gsm8k.GSM8K_AUG.model_copy(update={"files": {"train": files}})
     monkeypatch.setattr(fetching, "get_dataset", {**DATASETS, "gsm8k_aug": DataSet(card, *READ)}.__getitem__)
     blocks = [{"id": "equation", "title": "E", "data": {"train": train, "form": form}}]
+    monkeypatch.setattr(fetching, "dataset_info", lambda name: SimpleNamespace(sha="1234abcd"))
     evaluation = {"tests": [test], "max_new_tokens": 24}
     return small_study([{"id": "cot_sft", "method": "cot_sft"}], blocks=blocks, evaluation=evaluation)
 
@@ -132,12 +134,12 @@ def test_what_an_address_refuses_is_made_from_the_hub(
     if served_as:
         (served / "train.txt").write_bytes(served_as)
     content = f"How many?||<<1+1=2>> <<2+1=3>> #### 3\nx|| #### 1{end}".encode()
-    monkeypatch.setattr(fetching, "load_dataset", lambda *_, **__: ROWS)
+    monkeypatch.setattr(fetching, "load_dataset", lambda *_, **__: Dataset.from_list(ROWS))
     file = File.of("train.txt", hashlib.sha256(content).hexdigest(), f"{address}/train.txt")
     study = study_on(monkeypatch, file)
     assert fetching.fetch(study, tmp_path / "data") == [tmp_path / "data/train.txt"]
     assert (tmp_path / "data/train.txt").read_bytes() == content
-    monkeypatch.setattr(fetching, "load_dataset", lambda *_, **__: ROWS[:1])
+    monkeypatch.setattr(fetching, "load_dataset", lambda *_, **__: Dataset.from_list(ROWS[:1]))
     with pytest.raises(DataError, match=r"failed \(.*\), and the rows of whynlp/gsm8k-aug on the hub make another"):
         fetching.fetch(study, tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())
@@ -166,7 +168,6 @@ def test_rows_without_a_pinned_revision_are_written_to_a_file(
         {"question": "How many\u2028?", "cot": "It is 2.", "answer": "2"},
         {"question": "x", "cot": "", "answer": "1"},
     ]
-    monkeypatch.setattr(fetching, "dataset_info", lambda name: SimpleNamespace(sha="1234abcd"))
     monkeypatch.setattr(fetching, "load_dataset", lambda name, config, split, revision: Dataset.from_list(rows))
     study = study_on(monkeypatch, train="gsm8k_aug_text", form="text")
     (path,) = fetching.fetch(study, tmp_path)

@@ -22,7 +22,7 @@ from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, load_study
 from benchmarks.tables.base import ExternalRows
 from benchmarks.tables.markup import DASH
-from benchmarks.tables.render import contents, render
+from benchmarks.tables.render import render
 from benchmarks.verification.checks import report, verify
 from commands import invoke, study_file
 from methods.errors import InputError
@@ -61,7 +61,7 @@ def read(ours: Path, *named: str) -> ExternalRows:
 
 
 def table(ours: Path, *named: str) -> dict[str, str]:
-    return contents(study(), ours, Table.main, read(ours, *named))
+    return fabricate.contents(study(), ours, Table.main, read(ours, *named))
 
 
 def outputs(path: Path, right: int, wrong: int, test: str = TEST) -> str:
@@ -73,7 +73,7 @@ def outputs(path: Path, right: int, wrong: int, test: str = TEST) -> str:
 
 
 def test_rows_of_a_folder_are_labelled_and_never_ranked(ours: Path, theirs: Path) -> None:
-    own, wider = contents(study(), ours), table(ours, f"theirs={theirs}")
+    own, wider = fabricate.contents(study(), ours), table(ours, f"theirs={theirs}")
     sections = own["md"].split("***Training data: text***")[1].split("\n\n")[0]
     names = [line.split("|")[1].strip() for line in sections.splitlines()]
     for heading in ("Training data: text", "Training data: equation"):
@@ -185,15 +185,18 @@ def test_a_study_names_outputs_as_published(ours: Path, tmp_path: Path, monkeypa
     with (tmp_path / "a.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"index": 9_999, "output": "#### 1"}) + "\n")
     outputs(tmp_path / "b.jsonl", 2, 0, OTHER)
-    plain, made = contents(study(), ours), naming(tmp_path, {TEST: "a.jsonl", OTHER: "${THEIR_OUTPUTS}/b.jsonl"})
+    plain, made = (
+        fabricate.contents(study(), ours),
+        naming(tmp_path, {TEST: "a.jsonl", OTHER: "${THEIR_OUTPUTS}/b.jsonl"}),
+    )
     assert {id: run.digest("train") for id, run in made.runs.items()} == {
         id: run.digest("train") for id, run in study().runs.items()
     }
 
     def tables() -> dict[str, str]:
         invoke("collect", tmp_path / "study.yaml", "--results", ours)
-        render(made, ours)
-        return contents(made, ours)
+        render(made, ours, Table.main)
+        return fabricate.contents(made, ours)
 
     files, heading = tables(), "As published (never ranked)"
     assert cells(files["md"], "GPT-2", heading)[:5] == [DASH, "75.00<sup>1</sup>", DASH, DASH, DASH]

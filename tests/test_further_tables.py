@@ -15,8 +15,8 @@ from benchmarks.files import read_json, write_json
 from benchmarks.records import results
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, StudyError
-from benchmarks.tables.render import TABLE_BUILDERS, contents, render
-from fabricate import collected, fabricate, let_r_die, study
+from benchmarks.tables.render import TABLE_BUILDERS, render
+from fabricate import collected, contents, fabricate, let_r_die, study
 from test_tables import cells, header
 
 DECODINGS: dict[str, Any] = {

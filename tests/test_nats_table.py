@@ -13,8 +13,7 @@ from benchmarks.records import results
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import DASH
-from benchmarks.tables.render import contents
-from fabricate import collected, fabricate, study
+from fabricate import collected, contents, fabricate, study
 from test_tables import cells
 
 EQUATION, ALPHA = "Training data: equation", "Training data: equation · Alpha & Co 100%"

@@ -12,8 +12,7 @@ from benchmarks.records import results
 from benchmarks.records.statistics import holm
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
-from benchmarks.tables.render import contents
-from fabricate import collected, fabricate, study
+from fabricate import collected, contents, fabricate, study
 from test_tables import cells
 
 PLAN: dict[str, Any] = {"against": {"oracle": ["cot", "marcos"]}, "ranking": ["marcos", "cot"]}

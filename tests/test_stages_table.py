@@ -12,10 +12,9 @@ from benchmarks.records import results
 from benchmarks.records.statistics import holm
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study
-from benchmarks.tables.render import contents
 from benchmarks.tracking import importer
 from benchmarks.tracking.store import find_experiments, find_runs, session
-from fabricate import EARLIER, collected, fabricate, let_r_die, study
+from fabricate import EARLIER, collected, contents, fabricate, let_r_die, study
 from test_tables import cells
 
 DASH = "–"  # noqa: RUF001

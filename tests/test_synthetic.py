@@ -22,9 +22,8 @@ from benchmarks.scoring.synthetic import repeats
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study, StudyError, load_study, parse_study, study_path
 from benchmarks.tables.markup import DASH
-from benchmarks.tables.render import contents
 from benchmarks.training.loop import train
-from fabricate import fabricate, let_r_die
+from fabricate import contents, fabricate, let_r_die
 
 RS = "rs_n2_k3"
 TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

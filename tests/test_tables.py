@@ -19,8 +19,7 @@ from benchmarks.records.results import StudyRecords
 from benchmarks.scoring import SCORERS
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import DASH
-from benchmarks.tables.render import contents
-from fabricate import ACCURACY, ENVIRONMENT, collected, fabricate, let_r_die, study, update_record
+from fabricate import ACCURACY, ENVIRONMENT, collected, contents, fabricate, let_r_die, study, update_record
 
 PAPER_TESTS = {"tests": ["gsm8k", "multiarith"], "decodings": {"default": {"seeds": 2}}}
 
@@ -67,8 +66,9 @@ def test_layout_is_the_papers(files: dict[str, str]) -> None:
 def test_a_row_that_was_trained_to_its_end_with_something_wrong_has_a_note(tmp_path: Path) -> None:
     made = study()
     fabricate(made, tmp_path)
-    stages = [{"warnings": ["R is dead"], "dead_latents": True}, {"warnings": []}]
-    update_record(tmp_path / "fake/runs/equation/marcos/s0/train.json", stages=stages)
+    path = tmp_path / "fake/runs/equation/marcos/s0/train.json"
+    (stage,) = read_json(path)["stages"]
+    update_record(path, stages=[stage | {"warnings": ["R is dead"], "dead_latents": True}, stage])
     results.collect(made, tmp_path)
     text = contents(made, tmp_path)["md"]
     assert "equation/marcos/s0: R is dead" in text

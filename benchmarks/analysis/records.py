@@ -1,4 +1,4 @@
-"""Reads what the analyse stage has written, and checks it."""
+"""Reads what analyse has written, and checks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The analyse stage: asks a trained run everything that figures of its latents need.
+"""The task analyse: asks a trained run everything that figures of its latents need.
 The figures are then drawn from files."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.client import HTTPException
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import cast
 from datasets import Dataset, concatenate_datasets, load_dataset
 from huggingface_hub import dataset_info
 
-from benchmarks.data.cards import File
+from benchmarks.data.cards import File, Hub
 from benchmarks.data.loading import get_dataset
 from benchmarks.data.records import DataError
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, Fields, json_lines
@@ -47,11 +47,12 @@ def fetch(study: Study, folder: Path | None) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{path.parent} cannot be made ({error.strerror}): name another --folder") from error
-        if why := _download(dataset, split, file, path) if file.url else _write_rows(dataset, split, path):
-            card = dataset.card
-            failures.append(f"{file.path} of {card.name}: {why}; put it there by hand, from {card.source}")
-        else:
+        try:
+            _download(dataset, split, file, path) if file.url else _write_rows(dataset, split, path)
             fetched.append(path)
+        except DataError as error:
+            card = dataset.card
+            failures.append(f"{file.path} of {card.name}: {error}; put it there by hand, from {card.source}")
     if failures:
         raise DataError(f"{place} lacks files that {study.name} needs: " + "; ".join(failures))
     return fetched
@@ -66,9 +67,9 @@ def _wanted(study: Study) -> Iterator[tuple[DataSet, str, File]]:
                 yield from ((source, part, file) for file in source.card.files.get(part, ()))
 
 
-def _download(dataset: DataSet, split: str, file: File, path: Path) -> str:
+def _download(dataset: DataSet, split: str, file: File, path: Path) -> None:
     """Download a file to a path, whole and verified or not at all. If its address does not give it (a quota of Git LFS,
-    or the pointer in its place), make it from the rows on the hub. Return why neither can be, or an empty text."""
+    or the pointer in its place), make it from the rows on the hub."""
     from torch.hub import download_url_to_file  # takes a second
 
     assert file.url
@@ -78,44 +79,33 @@ def _download(dataset: DataSet, split: str, file: File, path: Path) -> str:
     except (OSError, RuntimeError, HTTPException) as error:
         why = f"downloading {file.url} failed ({error})"
         if dataset.line is None or dataset.card.hub is None or len(dataset.card.files[split]) != 1:
-            return why
-        other = _make(dataset, split, file, path)
-        return f"{why}, and {other}" if other else ""
-    return ""
+            raise DataError(why) from error
+        log.warning("%s: download failed; rebuilding the file from %s on the hub", path, dataset.card.hub.name)
+        try:
+            _make(dataset.line, dataset.card.hub, split, file, path)
+        except DataError as other:
+            raise DataError(f"{why}, and {other}") from other
 
 
-def _make(dataset: DataSet, split: str, file: File, path: Path) -> str:
-    """Write a published file of lines from the rows of its copy on the hub, if that gives the very file. Return why it
-    does not, or an empty text."""
-    hub, line = dataset.card.hub, dataset.line
-    assert hub and line
-    log.warning("%s: download failed; rebuilding the file from %s on the hub", path, hub.name)
-    try:
-        parts = [load_dataset(hub.name, hub.config, split=name, revision=hub.revision) for name in hub.splits[split]]
-        lines = [line(row) for part in parts for row in cast(Iterable[Fields], part)]
-    except Exception as error:  # the hub's errors have no common base class
-        return f"{hub.name} on the hub does not give its rows ({error})"
+def _make(line: Callable[[Fields], str], hub: Hub, split: str, file: File, path: Path) -> None:
+    """Write a published file of lines from the rows of its copy on the hub, if that gives the very file."""
+    rows, _ = _newest_rows(hub, split)
+    lines = [line(row) for row in cast(Iterable[Fields], rows)]
     for end in ("\n", ""):
         content = ("\n".join(lines) + end).encode()
         if hashlib.sha256(content).hexdigest() == file.sha256:
             with replacing(path) as part:
                 part.write_bytes(content)
-            return ""
-    return f"the rows of {hub.name} on the hub make another file (not sha256 {file.sha256})"
+            return
+    raise DataError(f"the rows of {hub.name} on the hub make another file (not sha256 {file.sha256})")
 
 
-def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
-    """Write the rows that the hub has of a split to a path, as JSON lines, whole or not at all. Return why that cannot
-    be, or an empty text."""
+def _write_rows(dataset: DataSet, split: str, path: Path) -> None:
+    """Write the rows that the hub has of a split to a path, as JSON lines, whole or not at all."""
     hub, files = dataset.card.hub, dataset.card.files[split]
     if hub is None or len(files) != 1 or files[0].sha256 or dataset.parse is not json_lines:
-        return "no address of it is known"
-    try:
-        revision = dataset_info(hub.name).sha  # today's newest, named below: all parts are of one and the same
-        parts = [load_dataset(hub.name, hub.config, split=name, revision=revision) for name in hub.splits[split]]
-        rows = concatenate_datasets(cast(list[Dataset], parts))
-    except Exception as error:  # the hub's errors have no common base class
-        return f"{hub.name} on the hub does not give its rows ({error})"
+        raise DataError("no address of it is known")
+    rows, revision = _newest_rows(hub, split)
     with replacing(path) as part:
         rows.to_json(part)
     if (expected := dataset.card.counts[split]) != len(rows):
@@ -125,4 +115,13 @@ def _write_rows(dataset: DataSet, split: str, path: Path) -> str:
         "others tomorrow: keep the file",
         *(path, hub.name, revision, sha256(path)),
     )
-    return ""
+
+
+def _newest_rows(hub: Hub, split: str) -> tuple[Dataset, str | None]:
+    """Return the rows that the hub has of a split today, and the revision that all of them are of."""
+    try:
+        revision = dataset_info(hub.name).sha
+        parts = [load_dataset(hub.name, hub.config, split=name, revision=revision) for name in hub.splits[split]]
+        return concatenate_datasets(cast(list[Dataset], parts)), revision
+    except Exception as error:  # the hub's errors have no common base class
+        raise DataError(f"{hub.name} on the hub does not give its rows ({error})") from error

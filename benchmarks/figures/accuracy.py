@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import sqrt
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib import rc_context
@@ -114,7 +114,28 @@ def _front(group: pd.DataFrame) -> list[int]:
     return ordered.index[better.to_numpy()].tolist()
 
 
-class StepsFigure(FigureBuilder):
+class ByTestAndBlock(FigureBuilder):
+    """One column of panels per test set, one row per block."""
+
+    def panels(
+        self, canvas: Canvas, data: pd.DataFrame, xlabel: str, sharex: Literal["col"] | bool
+    ) -> Iterator[tuple[Axes, str, pd.DataFrame]]:
+        """Yield each panel, its test set and its lines, and label it."""
+        tests = [test for test in self.study.evaluation.tests if test in set(data["test"])]
+        blocks = [block for block in self.study.blocks if block.id in set(data["block"])]
+        panels = grid(canvas, len(blocks), len(tests), (2.5, 2.2), sharex=sharex, sharey="row")
+        for across, block in zip(panels, blocks, strict=True):
+            for axes, test in zip(across, tests, strict=True):
+                yield axes, test, data.loc[(data["block"] == block.id) & (data["test"] == test)]
+                if block is blocks[0]:
+                    axes.set_title(self.test_title(test))
+                if block is blocks[-1]:
+                    axes.set_xlabel(xlabel)
+            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(blocks) > 1 else "Accuracy (%)")
+            across[0].set_ylim(bottom=0)
+
+
+class StepsFigure(ByTestAndBlock):
     """One column of panels per test set with written solutions, one row per block."""
 
     topic = "accuracy by number of steps"
@@ -136,19 +157,9 @@ class StepsFigure(FigureBuilder):
             yield place | accuracy_and_interval(correct)
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
-        tests = [test for test in self.study.evaluation.tests if test in set(data["test"])]
-        blocks = self.study.blocks
-        panels = grid(canvas, len(blocks), len(tests), (2.4, 2.1), sharex="col", sharey="row")
-        for across, block in zip(panels, blocks, strict=True):
-            for axes, test in zip(across, tests, strict=True):
-                self.panel(axes, data.loc[(data["block"] == block.id) & (data["test"] == test)])
-                axes.set_xticks(sorted(set(data.loc[data["test"] == test, "steps"])))
-                if block is blocks[0]:
-                    axes.set_title(self.test_title(test))
-                if block is blocks[-1]:
-                    axes.set_xlabel("Steps of the written solution")
-            across[0].set_ylabel(f"{block.title}\nAccuracy (%)")
-            across[0].set_ylim(bottom=0)
+        for axes, test, shown in self.panels(canvas, data, "Steps of the written solution", sharex="col"):
+            self.panel(axes, shown)
+            axes.set_xticks(sorted(set(data.loc[data["test"] == test, "steps"])))
         legend_below(canvas)
 
     def panel(self, axes: Axes, data: pd.DataFrame) -> None:
@@ -216,9 +227,7 @@ class OverviewFigure(FigureBuilder):
         questions{self.and_trainings}. Crosses: controls. The figures `steps` and `pareto` have the other test sets."""
 
 
-class LatentsCurveFigure(FigureBuilder):
-    """One column of panels per test set, one row per block."""
-
+class LatentsCurveFigure(ByTestAndBlock):
     topic = "accuracy by number of latents"
 
     def data(self) -> pd.DataFrame:
@@ -260,19 +269,9 @@ class LatentsCurveFigure(FigureBuilder):
                     yield name
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
-        tests = [test for test in self.study.evaluation.tests if test in set(data["test"])]
-        blocks = [block for block in self.study.blocks if block.id in set(data["block"])]
-        panels = grid(canvas, len(blocks), len(tests), (2.6, 2.3), sharex=True, sharey="row")
-        for across, block in zip(panels, blocks, strict=True):
-            for axes, test in zip(across, tests, strict=True):
-                self._panel(axes, data.loc[(data["block"] == block.id) & (data["test"] == test)])
-                if block is blocks[0]:
-                    axes.set_title(self.test_title(test))
-                if block is blocks[-1]:
-                    axes.set_xlabel("Latents per question")
-            across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(blocks) > 1 else "Accuracy (%)")
-            across[0].set_ylim(bottom=0)
-        panels[0][0].plot([], [], "o", color=GREY, label="as trained")
+        for axes, _, shown in self.panels(canvas, data, "Latents per question", sharex=True):
+            self._panel(axes, shown)
+        canvas.axes[0].plot([], [], "o", color=GREY, label="as trained")
         legend_below(canvas)
 
     def _panel(self, axes: Axes, data: pd.DataFrame) -> None:

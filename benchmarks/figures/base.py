@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -195,6 +195,12 @@ def legend_below(canvas: Canvas) -> None:
     lines = math.ceil(len(entries) / columns)
     canvas.set_figheight(canvas.get_figheight() + 0.16 * max(0, lines - 3))
     canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def bars(axes: Axes, places: Sequence[float], heights: Sequence[float], at: int, of: int, **look: Any) -> None:
+    """Draw one of ``of`` groups of bars that stand side by side at each place, the ``at``-th."""
+    width = 0.8 / of
+    axes.bar([place + width * (at - (of - 1) / 2) for place in places], heights, width, **look)
 
 
 def colour(index: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from benchmarks.figures.base import GREY, PAGE, FigureBuilder, grid, legend_below
+from benchmarks.figures.base import GREY, PAGE, FigureBuilder, bars, grid, legend_below
 from benchmarks.records.statistics import FEWEST
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.scoring.synthetic import WIDTH, Copying, bins, repeats
@@ -59,12 +59,10 @@ class CopiedFigure(FigureBuilder):
         for axes, (block, test) in zip(panels, sets, strict=True):
             panel_data = data.loc[(data["block"] == block) & (data["test"] == test)]
             bins = panel_data.drop_duplicates("first")
-            width = 0.8 / len(rows)
             for at, row in enumerate(rows):
                 line = panel_data.loc[panel_data["row"] == row.id].set_index("first").reindex(bins["first"])
-                places = [place + width * (at - (len(rows) - 1) / 2) for place in range(len(bins))]
-                shares, look = 100 * line["share"].astype(float), self.look(row)
-                axes.bar(places, shares, width, color=look["color"], label=self.row_name(row))
+                shares, look = 100 * line["share"].astype(float), {"color": self.look(row)["color"]}
+                bars(axes, range(len(bins)), shares, at, len(rows), label=self.row_name(row), **look)
             axes.step(
                 [-0.5, *(place + 0.5 for place in range(len(bins)))],
                 [100 * share for share in (*bins["uniform"], bins["uniform"].iloc[-1])],

@@ -29,6 +29,7 @@ from benchmarks.figures.base import (
     FigureBuilder,
     NothingToDraw,
     accuracy_and_interval,
+    bars,
     colour,
     error_bars,
     grid,
@@ -336,11 +337,9 @@ class EncodingFigure(LatentsFigure):
                 right.set_axis_off()
                 continue
             steps = sorted(steering["step"].unique())
-            width = 0.8 / len(steps)
             for at, step in enumerate(steps):
-                lines = steering.loc[steering["step"] == step]
-                places = lines["digit"] + width * (at - (len(steps) - 1) / 2)
-                right.bar(places, 100 * lines["both"], width, color=colour(at), label=f"step {int(step)}")
+                lines, label = steering.loc[steering["step"] == step], f"step {int(step)}"
+                bars(right, lines["digit"], 100 * lines["both"], at, len(steps), color=colour(at), label=label)
             without = [digit for digit, dim in enumerate(encoded.dims) if dim is None]
             hatching: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "linewidth": 0}
             if without:
@@ -449,11 +448,9 @@ class DrawsFigure(LatentsFigure):
             axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.3))
 
     def _bars(self, axes: Axes, data: pd.DataFrame, names: dict[str, str]) -> None:
-        width = 0.8 / len(names)
         for at, (name, label) in enumerate(names.items()):
             lines = data.loc[data["name"] == name]
-            places = lines["step"] + width * (at - (len(names) - 1) / 2)
-            axes.bar(places, 100 * lines["share"], width, color=colour(at), label=label)
+            bars(axes, lines["step"], 100 * lines["share"], at, len(names), color=colour(at), label=label)
         axes.set_xticks(sorted(data["step"].unique()))
         axes.set_ylim(0, 105)
 

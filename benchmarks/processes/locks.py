@@ -25,7 +25,7 @@ from methods.errors import InputError
 WORKFLOW_LOCK = Path("results/.workflow.lock")
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 PATIENCE = 0.5  # seconds; a process that only checks a lock (``held``) also holds it for an instant
-PARENT_VARIABLE = "MARCOS_BENCH_PARENT"  # holds the process id of the workflow that started a stage
+PARENT_VARIABLE = "MARCOS_BENCH_PARENT"  # holds the process id of the workflow that started a task
 
 
 class Locked(InputError):
@@ -87,7 +87,7 @@ class FileLock:
 
 
 class RunLock(FileLock):
-    """A lock on a directory that stages of a run write: one live process may write in it at a time."""
+    """A lock on a directory that tasks of a run write: one live process may write in it at a time."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / ".lock", f"work in {directory}")

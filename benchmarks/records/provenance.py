@@ -31,11 +31,11 @@ def environments(records: StudyRecords) -> list[dict[str, Any]]:
 def kernels_text(environment: Mapping[str, Any]) -> str | None:
     """Return the kernels and the CPU that a record's environment names: where they are the same, so are results. Return
     None if a GPU computed. Older records name the CPU alone."""
-    if environment.get("device") != "cpu":
+    if environment["device"] != "cpu":
         return None
     used = environment.get("kernels") or {"aten": "unknown"}
     held = [f", {name} {used[key]}" for key, name in (("mkl", "MKL"), ("onednn", "oneDNN")) if used.get(key)]
-    return f"{used['aten']} kernels{''.join(held)} on {environment.get('cpu', 'an unknown CPU')}"
+    return f"{used['aten']} kernels{''.join(held)} on {environment['cpu']}"
 
 
 def kernels_of(run: RunRecords) -> list[str]:
@@ -67,7 +67,7 @@ def provenance(records: StudyRecords) -> dict[str, str]:
         "Kernels": kernels,
         "Versions": _distinct(map(versions, found)) or "unknown",
         "Commit": _distinct(map(commit_of, found)) or "unknown",
-        "Edited between stages": f"the method of {', '.join(edited)}: run them again" if edited else "",
+        "Edited between tasks": f"the method of {', '.join(edited)}: run them again" if edited else "",
         "Engine": "; ".join(_grouped(study, lambda spec: on_engine(spec.engine))),
         "Seeds": f"training {', '.join(map(str, study.seeds))}; decoding {'; '.join(decodings)}",
         "Threads": f"{study.threads} in training and evaluation" + timed + " (CPU)",
@@ -114,18 +114,18 @@ def on_engine(engine: EngineSpec) -> str:
 def _budget(records: StudyRecords, block: str, spec: RunSpec) -> str | None:
     """Return the training budget of a run of a block; None of one elsewhere, or if it is not recorded."""
     record = records.runs[spec.id].train if spec.id in records.runs else None
-    if spec.block != block or not record or not record.stages or not all(stage.epochs for stage in record.stages):
+    if spec.block != block or not record:
         return None
     phases: defaultdict[str, float] = defaultdict(float)
     for stage in record.stages:
-        phases[stage.phase] += stage.epochs or 0.0
+        phases[stage.phase] += stage.epochs
     parts = [f"{f'{phase} ' if len(phases) > 1 else ''}{epochs:.3g} epochs" for phase, epochs in phases.items()]
     start = f" after {row_of(spec.starts_from)}" if spec.starts_from else ""
     settings = f"batches of {spec.training.batch_size}, learning rate {spec.training.learning_rate:g}"
     settings += by_adapters(spec.training.lora)
     settings += f", dropout {spec.training.dropout:g}" if spec.training.dropout else ""
     if spec.training.select_by == "accuracy":
-        asked = min(spec.training.validation_questions, record.held_out or spec.data.validation)
+        asked = min(spec.training.validation_questions, record.held_out)
         settings += f", weights selected by accuracy on {asked} held-out questions"
     return f"{', '.join(parts)} in {settings}{start}"
 
@@ -167,9 +167,8 @@ def _tokenizer(spec: TokenizerSpec) -> str:
 
 
 def hardware(environment: dict[str, Any]) -> str:
-    count = environment.get("device_count", 1)
-    device = environment.get("device", "unknown device")
-    return f"{f'{count} x ' if count > 1 else ''}{device}, {environment.get('cpu', 'unknown CPU')}"
+    count = environment["device_count"]
+    return f"{f'{count} x ' if count > 1 else ''}{environment['device']}, {environment['cpu']}"
 
 
 def commit_of(environment: dict[str, Any]) -> str:
@@ -184,12 +183,11 @@ def _distinct(texts: Iterable[str]) -> str:
 def _data(record: dict[str, Any]) -> Iterator[str]:
     """Yield each data set with its digest, and for a test set its overlap with the training data; then the size of the
     vocabulary."""
-    known = {name: card.get("title", name) for name, card in record.get("cards", {}).items()}
     for place, digest in record.get("digests", {}).items():
         name, split = place.split("/")
-        text = f"{known.get(name, name)} ({place}, {digest[:12]})"
-        if shared := record.get("overlaps", {}).get(name) if split == "test" else None:
+        text = f"{record['cards'][name]['title']} ({place}, {digest[:12]})"
+        if shared := record["overlaps"].get(name) if split == "test" else None:
             text += f": {shared['shared_with_train']} of {shared['questions']} questions also in the training data"
         yield text
-    if size := record.get("tokenizer", {}).get("size"):
-        yield f"a vocabulary of {size:,} tokens"
+    if "tokenizer" in record:
+        yield f"a vocabulary of {record['tokenizer']['size']:,} tokens"

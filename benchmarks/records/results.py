@@ -43,7 +43,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "shown": "boolean",  # False: a warm start that is not a row of the tables
     "decoding": "string",
     "test": "string",
-    "status": "string",  # done, partial (a stage is missing), not run
+    "status": "string",  # done, partial (a task is missing), not run
     "reason": "string",
     "warning": "string",  # problems at the end of training, in this run or in its warm starts
     "dead_latents": "boolean",  # no latent was in use at the end of training: the results are those without latents
@@ -96,8 +96,8 @@ class StudyRecords:
     @cached_property
     def test_titles(self) -> dict[str, str]:
         """The data sets' titles by name, from the cards that were recorded when the data were prepared."""
-        cards = {name: card for data in self.data.values() for name, card in data.get("cards", {}).items()}
-        return {name: card["title"] for name, card in cards.items() if "title" in card}
+        cards = (data.get("cards", {}) for data in self.data.values())
+        return {name: card["title"] for held in cards for name, card in held.items()}
 
     def test_title(self, test: str) -> str:
         return self.test_titles.get(test, test)
@@ -237,7 +237,7 @@ def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]
     record, runs = records.runs[spec.id], [*with_starts(records.study, spec)]
     problems = [*record.problems.values()]
     for run in runs[1:]:  # whether a warm start itself was evaluated does not matter here
-        why = [text for stage, text in records.runs[run].problems.items() if stage != "evaluate"]
+        why = [text for task, text in records.runs[run].problems.items() if task != "evaluate"]
         problems += [f"its warm start {run}: {text}" for text in why]
     nothing = len(record.problems) == len(records.study.sources[spec.id].tasks)
     trained = [records.runs[run] for run in runs]
@@ -258,7 +258,7 @@ def _run_lines(records: StudyRecords, spec: RunSpec) -> Iterator[dict[str, Any]]
     }
     for decoding in spec.evaluation.decodings:
         for test in spec.evaluation.tests:
-            timed = _timing(record, test) if decoding == "default" else {}  # the timing stage uses no other decoding
+            timed = _timing(record, test) if decoding == "default" else {}  # no other decoding is timed
             yield {**shared, "decoding": decoding, "test": test, **_scores(record, decoding, test), **timed}
 
 

@@ -27,29 +27,31 @@ class Record(BaseModel):
 
 
 class StageRecord(BaseModel):
-    phase: str = ""
-    epochs: float | None = None
-    warnings: list[str] = []  # about the weights that the stage selected
+    phase: str
+    epochs: float
+    warnings: list[str]  # about the weights that the stage selected
     dead_latents: bool = False  # of these weights: no latent is in use (`Method.dead_latents`)
 
 
 class TrainRecord(Record):
-    stages: list[StageRecord] = []
-    weights_sha256: str | None = None
+    key: str  # what the weights depend on
+    spec: dict[str, Any]  # of the study that made the run
+    data: dict[str, Any]
+    stages: list[StageRecord]
+    weights_sha256: str
     parameters: int
     wall_seconds: float
     tokens_per_second: float
 
     @property
-    def ranks(self) -> int | None:
-        """The number of ranks that the run was trained on, or None if the record does not say."""
-        engine = (self.model_extra or {}).get("spec", {}).get("engine")
-        return engine["gpus"] * engine["nodes"] if engine else None
+    def ranks(self) -> int:
+        """The number of ranks that the run was trained on."""
+        return self.spec["engine"]["gpus"] * self.spec["engine"]["nodes"]
 
     @property
-    def held_out(self) -> int | None:
-        """The number of validation rows, or None if the record does not say."""
-        return (self.model_extra or {}).get("data", {}).get("counts", {}).get("validation")
+    def held_out(self) -> int:
+        """The number of validation rows."""
+        return self.data["counts"]["validation"]
 
 
 class TestScores(BaseModel):
@@ -65,7 +67,7 @@ class TestScores(BaseModel):
     forward_passes_per_question: float
     tokens_per_question: float
     latent_steps: float
-    draws: list[DrawStatistics] = []  # one per step that is left to chance
+    draws: list[DrawStatistics]  # one per step that is left to chance
 
 
 class StageEnd(BaseModel):
@@ -108,7 +110,7 @@ class PublishedScores(BaseModel):
 
 
 class EvaluateRecord(Record):
-    weights_sha256: str | None = None  # of the evaluated weights; missing in older records
+    weights_sha256: str  # of the evaluated weights
     scorers: dict[str, ScoredBy]  # by test set
     decodings: dict[str, DecodingScores]  # the study's, then a `default@N` for each stage whose weights were kept
     predictions: dict[str, str]  # sha256 by decoding
@@ -148,9 +150,9 @@ class TrainTimes(BaseModel):
 
 
 class TimeRecord(Record):
-    weights_sha256: str | None = None
-    other_load: float | None = None  # other processes' share of the machine's CPU time; missing in older records
-    pace_seconds: float | None = None  # of a fixed piece of work between measurements; missing in older records
+    weights_sha256: str
+    other_load: float  # other processes' share of the machine's CPU time
+    pace_seconds: float  # of a fixed piece of work between measurements
     tests: dict[str, dict[str, TestTimes]]
     train: TrainTimes
 
@@ -190,11 +192,11 @@ def read_records(folder: Path, spec: RunSpec) -> RunRecords:
             records[task] = _read_record(folder / f"{task}.json", task, spec)
         except BrokenRecord as error:
             problems[task] = str(error)
-    trained = getattr(records.get("train"), "weights_sha256", None)
-    for task, record in [*records.items()][1:]:
-        if trained and record.weights_sha256 not in (None, trained):
-            problems[task] = f"stale {task}.json: made from other weights; run `{task}` again"
-            del records[task]
+    if trained := records.get("train"):
+        for task, record in [*records.items()][1:]:
+            if record.weights_sha256 != trained.weights_sha256:
+                problems[task] = f"stale {task}.json: made from other weights; run `{task}` again"
+                del records[task]
     return RunRecords(**records, problems=problems)
 
 

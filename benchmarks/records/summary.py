@@ -26,8 +26,7 @@ class Key(NamedTuple):
 
 
 KEYS = list(Key._fields)
-ANSWERED = ["strict", "no_answer", "deduplicated", "forward_passes", "tokens_per_question", "latent_steps"]
-# The columns whose means over training seeds a summary has: of answers, and of a machine's costs
+# The columns whose means over training seeds a summary has
 MEANS = [name for name, kind in COLUMNS.items() if kind == "Float64" and not name.startswith("accuracy")]
 COUNTS = ["n", "n_distinct", "n_deduplicated", "timed_n", "parameters"]
 OWN = {  # columns that this frame adds
@@ -254,7 +253,7 @@ def gpu_seconds_as_trained(records: StudyRecords, block: str, row: str) -> float
 
     def parts(run: str) -> list[float]:
         record = records.runs[run].train
-        if record is None or record.ranks is None or record.environment.get("device") == "cpu":
+        if record is None or record.environment["device"] == "cpu":
             return []
         return [record.ranks * record.wall_seconds]
 

@@ -49,7 +49,7 @@ def _answers(results: Path, held: Collected, run: str) -> pd.DataFrame | None:
     records = held.runs[run]
     if not records.train or not records.evaluate:
         return None
-    spec = (records.train.model_extra or {})["spec"]  # of the study that made the run, which may be another one
+    spec = records.train.spec  # of the study that made the run, which may be another one
     path = results / spec["study"] / "runs" / spec["id"] / "predictions" / "default.parquet"
     if not path.is_file():  # an archive has no run of another study
         return None

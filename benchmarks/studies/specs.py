@@ -416,7 +416,7 @@ class TrainingSpec(Strict):
 
 
 class TimingSpec(Strict):
-    """Settings of the timing stage, which runs alone on the machine."""
+    """Settings of timing, which runs alone on the machine."""
 
     batch_size: int = Field(default=64, ge=1, description="questions per batch")
     repeats: int = Field(default=5, ge=1, description="number of timed passes over each test set")

@@ -106,7 +106,7 @@ class Study(Strict):
         return self._file or self.name
 
     def command(self, verb: str, results: Path, *arguments: str) -> str:
-        """Return the command line of a stage of this study, for messages that advise it."""
+        """Return the command line of a task of this study, for messages that advise it."""
         place = () if results.resolve() == Path("results").resolve() else ("--results", str(results))
         return shlex.join(("marcos-bench", verb, self.cli_name, *arguments, *place))
 

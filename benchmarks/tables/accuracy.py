@@ -86,7 +86,7 @@ class AccuracyTable(TableBuilder):
         """Tests of each row minus the first of its block, with p-values corrected within a block and test set."""
         lines = []
         for block in self.study.blocks:
-            first = next(iter(self.rows(block)))[1][0].id
+            first = self.all_rows(block)[0].id
             for test in self.test_names:
                 family = list(_pairs_with(first, self.summary.pairs, block.id, test))
                 adjusted = statistics.holm([line["p_value"] for line in family])

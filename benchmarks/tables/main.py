@@ -275,11 +275,11 @@ class MainTable(TableBuilder):
 
     def _disturbed(self) -> Iterable[str]:
         """Name the runs that were timed beside other work or while the machine was slow."""
-        loads = {id: time.other_load or 0.0 for id, time in self._timed.items()}
+        loads = {id: time.other_load for id, time in self._timed.items()}
         if busy := [f"{id} ({100 * load:.0f} %)" for id, load in loads.items() if load > MUCH]:
             yield f"""Other processes took more than {100 * MUCH:g} % of the machine's CPU time while these were timed,
             so that their Train and Test may be too long: {", ".join(busy)}."""
-        paces = {id: time.pace_seconds for id, time in self._timed.items() if time.pace_seconds}
+        paces = {id: time.pace_seconds for id, time in self._timed.items()}
         best = min(paces.values(), default=0.0)
         if slow := [f"{id} ({pace / best:.1f} times)" for id, pace in paces.items() if pace > SLOWER * best]:
             yield f"""A fixed piece of work took more than {SLOWER:g} times as long between the measurements of these as

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.files import read_json, write_text
+from benchmarks.files import read_json, write_texts
 from benchmarks.paper.numbers import PaperRow, paper_table
 from benchmarks.plan.hardware import gpu_of
 from benchmarks.records.provenance import by_adapters, commit_of, on_engine
@@ -45,15 +45,11 @@ def render_measured(study: Study, folder: Path) -> list[Path]:
     document = _document(study, lines, runs)
     numbers = {"study": study.name, "lines": lines, "legend": document.legend, "notes": document.notes}
     texts = {
-        "md": markdown(document),
-        "csv": pd.DataFrame(lines).to_csv(index=False),
-        "json": json.dumps(numbers, indent=1) + "\n",
+        f"table_{study.name}.md": markdown(document),
+        f"table_{study.name}.csv": pd.DataFrame(lines).to_csv(index=False),
+        f"table_{study.name}.json": json.dumps(numbers, indent=1) + "\n",
     }
-    paths = []
-    for ending, text in texts.items():
-        paths.append(folder / f"table_{study.name}.{ending}")
-        write_text(paths[-1], text)
-    return paths
+    return write_texts(folder, texts)
 
 
 def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.files import write_text
+from benchmarks.files import write_texts
 from benchmarks.records.provenance import provenance
 from benchmarks.records.results import StudyRecords, load_collected
 from benchmarks.studies.specs import Table
@@ -42,20 +42,12 @@ TABLE_BUILDERS: dict[Table, type[TableBuilder]] = {
 WITH = "with"  # folder of tables that show rows made elsewhere: the study's own are of its records alone
 
 
-def render(study: Study, results: Path, table: Table = Table.main, beside: ExternalRows | None = None) -> list[Path]:
+def render(study: Study, results: Path, table: Table, beside: ExternalRows | None = None) -> list[Path]:
     """Write a table in four formats, Markdown first, from what ``collect`` wrote and the predictions. One with rows
     made elsewhere does not replace the study's own."""
-    folder, paths = results / study.name / (WITH if beside else ""), []
-    for ending, text in contents(study, results, table, beside).items():
-        paths.append(folder / f"table_{table}.{ending}")
-        write_text(paths[-1], text)
-    return paths
-
-
-def contents(
-    study: Study, results: Path, table: Table = Table.main, beside: ExternalRows | None = None
-) -> dict[str, str]:
-    return rendered(load_collected(study, results), table, beside)
+    texts = rendered(load_collected(study, results), table, beside)
+    named = {f"table_{table}.{ending}": text for ending, text in texts.items()}
+    return write_texts(results / study.name / (WITH if beside else ""), named)
 
 
 def rendered(records: StudyRecords, table: Table, beside: ExternalRows | None = None) -> dict[str, str]:

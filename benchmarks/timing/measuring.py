@@ -206,7 +206,6 @@ def _described(method: Method, spec: RunSpec, timing: TimingSpec, corpus: Corpus
         "batch_size": spec.training.batch_size,
         "engine": spec.engine.model_dump(),
         "lora": spec.training.lora and spec.training.lora.model_dump(),
-        "timed_steps": timing.train_steps,
         "repeats": timing.repeats,
         "test_batch_size": timing.batch_size,
         "test_warm_up": "a whole pass over the set",

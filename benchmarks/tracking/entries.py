@@ -116,7 +116,7 @@ def is_owned(run: Run, origin: str) -> bool:
 
 
 def create(
-    client: MlflowClient, experiment: str, spec: Mapping[str, Any], kind: str, start: int | None, tags: dict[str, str]
+    client: MlflowClient, experiment: str, spec: Mapping[str, Any], kind: str, start: int, tags: dict[str, str]
 ) -> str:
     """Create a run, with its parameters and the tags of :func:`tags_of`, and return its id. Its status is RUNNING."""
     run = client.create_run(experiment, start_time=start, tags=tags, run_name=tags["run"]).info.run_id

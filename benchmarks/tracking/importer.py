@@ -214,46 +214,44 @@ class _Importer:
         files = list(_files(paths, records))
         made, start, end = self._made(id)
         settings = spec.model_dump(mode="json")
-        tags = entries.tags_of(settings, "run", self.origin, made.get("commit"))
+        tags = entries.tags_of(settings, "run", self.origin, made["commit"])
         tags |= {"mlflow.parentRunId": row, "hardware": hardware(made)}
-        key = (records.train.model_extra or {}).get("key") if records.train else None
-        found = self._unfinished("run", id, entries.params_of(settings, "run"), key) if key else None
+        params = entries.params_of(settings, "run")
+        found = self._unfinished("run", id, params, records.train.key) if records.train else None
         run = self._open(found, settings, "run", start, tags)
         points = entries.points_of(self.client, found) if found else set()
-        missing = [point for point in _logged(paths.log, start or 0) if (point.key, point.step) not in points]
-        results = entries.metrics(run_results(self.frame, id), end or 0, 0)
-        entries.log_metrics(self.client, run, [*missing, *results, *self._by_stage(id, end or 0)])
+        missing = [point for point in _logged(paths.log, start) if (point.key, point.step) not in points]
+        results = entries.metrics(run_results(self.frame, id), end, 0)
+        entries.log_metrics(self.client, run, [*missing, *results, *self._by_stage(id, end)])
         for path, folder in files:
             self.client.log_artifact(run, str(path), folder)
         self._finish(run, end, digest)
         return run
 
-    def _made(self, id: str) -> tuple[dict[str, Any], int | None, int | None]:
+    def _made(self, id: str) -> tuple[dict[str, Any], int, int]:
         """Return where a run was trained, and when that began and ended (milliseconds)."""
         made = next(iter(self.records.runs[id].tasks.values())).environment
-        return made, _milliseconds(made.get("started")), _milliseconds(made.get("finished"))
+        return made, _milliseconds(made["started"]), _milliseconds(made["finished"])
 
     def _open_row(self, row: str, trainings: Sequence[str]) -> str:
         settings = self.study.runs[trainings[0]].model_dump(mode="json")
         made, _, _ = self._made(trainings[0])
-        starts = [start for _, start, _ in map(self._made, trainings) if start]
-        tags = entries.tags_of(settings, "row", self.origin, made.get("commit")) | {"hardware": hardware(made)}
+        start = min(start for _, start, _ in map(self._made, trainings))
+        tags = entries.tags_of(settings, "row", self.origin, made["commit"]) | {"hardware": hardware(made)}
         found = self._unfinished("row", row, entries.params_of(settings, "row"))
-        return self._open(found, settings, "row", min(starts, default=None), tags)
+        return self._open(found, settings, "row", start, tags)
 
     def _close_row(self, run: str, trainings: Sequence[str], digest: str) -> None:
         """Give a row the means of its trainings' results."""
-        end = max((end for _, _, end in map(self._made, trainings) if end), default=None)
+        end = max(end for _, _, end in map(self._made, trainings))
         results = [run_results(self.frame, id) for id in trainings]
         means = {
             name: fmean(own[name] for own in results) for name in results[0] if all(name in own for own in results)
         }
-        entries.log_metrics(self.client, run, entries.metrics(means | {"trainings": len(trainings)}, end or 0, 0))
+        entries.log_metrics(self.client, run, entries.metrics(means | {"trainings": len(trainings)}, end, 0))
         self._finish(run, end, digest)
 
-    def _open(
-        self, found: Run | None, settings: Mapping[str, Any], kind: str, start: int | None, tags: dict[str, str]
-    ) -> str:
+    def _open(self, found: Run | None, settings: Mapping[str, Any], kind: str, start: int, tags: dict[str, str]) -> str:
         """Return the id of an unfinished run that is brought up to date, or of a new one."""
         if found is None:
             run = entries.create(self.client, self.experiment, settings, kind, start, tags)
@@ -266,7 +264,7 @@ class _Importer:
             self.client.log_inputs(run, entries.inputs_of(self.records.data.get(settings["block"], {})))
         return run
 
-    def _finish(self, run: str, end: int | None, digest: str) -> None:
+    def _finish(self, run: str, end: int, digest: str) -> None:
         """End a run. The digest of the records is set last: without it, the run is incomplete."""
         self.client.set_terminated(run, end_time=end)
         self.client.set_tag(run, entries.DIGEST, digest)
@@ -343,5 +341,5 @@ def _logged(path: Path, start: int) -> Iterator[Metric]:
         yield from entries.metrics_of(entry, start + int(1000 * entry.get("seconds", 0)))
 
 
-def _milliseconds(time: str | None) -> int | None:
-    return int(1000 * datetime.fromisoformat(time).timestamp()) if time else None
+def _milliseconds(time: str) -> int:
+    return int(1000 * datetime.fromisoformat(time).timestamp())

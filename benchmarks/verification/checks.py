@@ -103,15 +103,15 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
     )
     kind = "drift" if changed else "ok"
     yield Finding(f"{spec.id} {SPEC}", kind, f"the study has changed: {'; '.join(changed)}" if changed else "")
-    for stage in spec.tasks:
-        place = f"{spec.id} {stage}.json"
+    for task in spec.tasks:
+        place = f"{spec.id} {task}.json"
         try:
-            record = parsed(paths.record(stage), stage)
+            record = parsed(paths.record(task), task)
         except BrokenRecord as error:
             yield Finding(place, "differs", str(error))
             continue
-        problems, older = list(_origin(record, stage, recorded, spec)), []
-        if stage == "evaluate":
+        problems, older = list(_origin(record, task, recorded, spec)), []
+        if task == "evaluate":
             problems += wrong_answers(record.model_dump(), paths, spec.data.form)
             older = other_versions(record.model_dump())
         if older:
@@ -143,7 +143,7 @@ def _completed(recorded: dict[str, Any]) -> dict[str, Any]:
 
 def _origin(record: Record, task: TaskName, recorded: dict[str, Any], today: RunSpec) -> Iterator[str]:
     """Compare a record's digest with the recorded specification, which is that of training, or with today's if the
-    training is the same: later stages may have been run with today's."""
+    training is the same: later tasks may have been run with today's."""
     try:
         expected = {settings_digest(recorded, task)}
         if settings_digest(recorded, "train") == today.digest("train"):
@@ -203,7 +203,7 @@ def _data_versions(records: StudyRecords) -> Iterator[Finding]:
     for block, data in records.data.items():
         for name, held in data.get("cards", {}).items():
             today = DATASETS[name].card if name in DATASETS else None
-            if today and held.get("version", today.version) != today.version:
+            if today and held["version"] != today.version:
                 text = f"made from version {held['version']} of {name}, which is at version {today.version} now: "
                 yield Finding(f"data of {block}", "drift", f"{text}results of a new run may differ. {today.notes}")
 

@@ -26,7 +26,7 @@ from benchmarks.verification.differences import CLOSE, changed_value
 
 def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
     """Yield what is wrong with the predictions' digests, the score of each answer, and the mean scores in a record of
-    the evaluate stage."""
+    evaluate."""
     if record.get("nats"):
         try:
             read_parquet(paths.nats, record["nats"], "`evaluate`")
@@ -49,7 +49,7 @@ def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[
 
 def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
     again = score_frame(frame.assign(question=_questions(frame, form)))
-    for column in (name for name in SCORES if name in frame):  # older predictions lack `draws` and `choices`
+    for column in SCORES:
         old, values = (_plain(one, column) for one in (frame, again))
         wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
         if len(wrong):
@@ -79,8 +79,7 @@ def _means(place: str, frame: pd.DataFrame, recorded: dict[str, Any]) -> Iterato
         old, values = _listed(recorded[key]), _listed(found)
         if len(old) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(old, values, strict=True)):
             yield f"{place}: `{key}` is recorded as {old} and comes out as {values}"
-    drawn = draw_statistics(frame) if "draws" in frame else []
-    if changed := changed_value(recorded.get("draws") or [], drawn):
+    if changed := changed_value(recorded["draws"], draw_statistics(frame)):
         yield f"{place}: `draws`: {changed}"
 
 
@@ -146,8 +145,8 @@ def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
             write_json(proof, read_json(proof) | {"sha256": record["predictions"][name]})
         for test in stale:
             recorded, answers = record["decodings"][name]["tests"][test], frame.loc[frame["test"] == test]
-            drawn = draw_statistics(answers) if "draws" in frame else []
-            if changed := changed_value(recorded.get("draws") or [], drawn):
+            drawn = draw_statistics(answers)
+            if changed := changed_value(recorded["draws"], drawn):
                 yield f"{id}, {name}, {test}: `draws`: {changed}"
                 recorded["draws"] = drawn
             for key, value in means(answers).items():
@@ -155,7 +154,7 @@ def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
                     yield f"{id}, {name}, {test}: `{key}` was {recorded[key]}, is {value}"
                     recorded[key] = value
     scorers = versions(dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"]))
-    if record.get("scorers") != scorers:
+    if record["scorers"] != scorers:
         write_json(paths.record("evaluate"), {**record, "scorers": scorers})
 
 
@@ -164,10 +163,9 @@ def _rescored(frame: pd.DataFrame, tests: list[str], form: Form) -> pd.DataFrame
     chosen = frame["test"].isin(tests)
     old = frame.loc[chosen]
     new = score_frame(old.assign(question=_questions(old, form)))
-    columns = [column for column in SCORES if column in frame]
-    if all(_plain(old, column).equals(_plain(new, column)) for column in columns):
+    if all(_plain(old, column).equals(_plain(new, column)) for column in SCORES):
         return None
-    for column in columns:
+    for column in SCORES:
         values = frame[column].tolist()
         for at, value in zip(np.flatnonzero(chosen), new[column], strict=True):
             values[at] = value
