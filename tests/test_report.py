@@ -22,7 +22,7 @@ from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records import results
 from benchmarks.report.questions import questions
 from benchmarks.report.report import report
-from benchmarks.studies.specs import Figure
+from benchmarks.studies.specs import Figure, Table
 from benchmarks.tables.render import render
 from fabricate import collected, fabricate, study
 
@@ -198,7 +198,7 @@ def test_text_of_models_is_no_html(tmp_path: Path) -> None:
     written = write_parquet(run / "predictions/default.parquet", answers)
     write_json(run / "evaluate.json", read_json(run / "evaluate.json") | {"predictions": {"default": written}})
     results.collect(made, tmp_path)
-    render(made, tmp_path)
+    render(made, tmp_path, Table.main)
     report(tmp_path)
     assert "<b>" not in (tmp_path / "fake/questions.html").read_text(encoding="utf-8")
     if CHROMIUM:

@@ -223,7 +223,7 @@ def to_frame(records: StudyRecords) -> pd.DataFrame:
     for block in study.blocks:
         for row in study.rows_of(block):
             lines += [line for spec in study.trainings(block.id, row.id) for line in _run_lines(records, spec)]
-    emitted = {line.get("run") for line in lines}
+    emitted = {line["run"] for line in lines}
     for spec in study.runs.values():
         if spec.id not in emitted:  # a warm start of no row, or of a row that this block does not have
             lines += [line | {"shown": False} for line in _run_lines(records, spec)]

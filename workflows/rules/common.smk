@@ -158,7 +158,7 @@ def block_of(wildcards):
 def records_of(task):
     """Return a function from a study to the records of one task, for all runs that go through it."""
     return lambda wildcards: [
-        f"{Paths(Path('results'), source).run}/{task}.json"
+        str(Paths(Path("results"), source).record(task))
         for source in study(wildcards.study).sources.values()
         if task in source.tasks
     ]
