@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import shutil
 import tarfile
 import tempfile
@@ -92,8 +93,12 @@ def unpack(folder: Path, target: Path) -> None:
         raise InputError(f"{folder} has no {ARCHIVE}: name a folder that `marcos-bench pack` has written")
     if target.exists():
         raise InputError(f"{target} is there already: name another folder, or remove it first")
-    shutil.copytree(folder, target, ignore=shutil.ignore_patterns(ARCHIVE))
-    _restore(folder / ARCHIVE, target)
+    try:
+        shutil.copytree(folder, target, ignore=shutil.ignore_patterns(ARCHIVE))
+        _restore(folder / ARCHIVE, target)
+    except BaseException:  # half of it would look like the whole
+        shutil.rmtree(target, ignore_errors=True)
+        raise
 
 
 def refuse_packed(folder: Path) -> None:
@@ -147,7 +152,7 @@ def _restore(archive: Path, folder: Path) -> None:
     try:
         with tarfile.open(archive) as held:
             held.extractall(folder, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, lzma.LZMAError, OSError, EOFError) as error:
         raise BrokenRecord(f"{archive} cannot be read ({error}): get the file again") from error
     joined = folder / PREDICTIONS
     if not joined.is_file():

@@ -38,7 +38,7 @@ def read_external_rows(ours: StudyRecords, named: Sequence[str]) -> ExternalRows
     lines, about = [], []
     for text in named:
         name, sign, place = text.partition("=")
-        if not sign or Path(text).exists():
+        if not sign or Path(text).exists() or Path(text.rpartition("@")[0]).is_file():
             name, place = "", text
         found, notes = _of_folder(ours, name, place) if Path(place).is_dir() else _of_file(ours, name, place)
         lines += found

@@ -18,6 +18,7 @@ from tabulate import tabulate
 
 from benchmarks.comparison import read_side
 from benchmarks.data import Record, get_dataset, load_records, normalise
+from benchmarks.data.cards import Card
 from benchmarks.data.records import first_alike
 from benchmarks.files import json_rows, read_text, sha256, shortened, write_texts
 from benchmarks.records.schema import PublishedScores, ScoredBy
@@ -142,14 +143,20 @@ def _own_questions(path: Path, scorer: str) -> Questions:
     """Return the questions that a file of outputs brings along."""
     if scorer not in SCORERS:
         raise InputError(f"no scorer is named {scorer!r}{suggestion(scorer, SCORERS)} (known: {', '.join(SCORERS)})")
-    records = []
+    if SCORERS[scorer].reads_steps:
+        raise InputError(f"the scorer {scorer!r} needs the steps of each question: name the test set (--test) instead")
+    records: dict[str, Record] = {}
     for number, (place, row) in enumerate(_rows(path)):
         for name in ("question", "gold"):
             if not isinstance(row.get(name), str):
                 raise InputError(f"{place}: no text `{name}`, which --scorer needs; name the test set (--test) instead")
+        if why := Card.model_construct(scorer=scorer).refusal(row["gold"]):  # of a card, its scorer alone decides
+            raise InputError(f"{place}: the `gold` answer {shortened(row['gold'])} {why}: write the answer alone")
         id = str(row["id"]) if "id" in row else f"{path.stem}-{row.get('index', number)}"
-        records.append(Record(id, row["question"], (), row["gold"]))
-    return Questions(path.stem, records, SCORERS[scorer], is_test=False)
+        if id in records and records[id].question != row["question"]:
+            raise InputError(f"{place}: another question has the id {id!r} too: give each an id of its own")
+        records[id] = Record(id, row["question"], (), row["gold"])
+    return Questions(path.stem, [*records.values()], SCORERS[scorer], is_test=False)
 
 
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -7,6 +7,7 @@ that all stages of a run together take some twenty steps, and fifty questions ar
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ from benchmarks.tables.render import render
 from benchmarks.training import live_tracking
 from benchmarks.training.loop import train
 from methods.errors import InputError
+
+log = logging.getLogger(__name__)
 
 FOLDER = "rehearsal"  # in a folder of results
 BATCH, STEPS, QUESTIONS = 2, 20, 50
@@ -281,6 +284,9 @@ def _noted(rehearsal: Rehearsal, part: str) -> Iterator[None]:
         rehearsal.notes.append(f"{part.capitalize()}: {error}")
     except InputError as error:
         rehearsal.failed[part] = str(error)
+    except Exception as error:  # a new method may raise anything
+        log.warning("%s failed", part, exc_info=True)
+        rehearsal.failed[part] = f"{type(error).__name__}: {error}"
 
 
 # -- the real thing on this machine

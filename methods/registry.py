@@ -60,7 +60,7 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
     """Return what ``load`` loads, or None if it fails."""
     try:
         return load()
-    except Exception as error:  # importing a module may raise anything
+    except (Exception, SystemExit) as error:  # importing a module may raise anything
         _leave_out(name, f"it cannot be imported ({type(error).__name__}: {error})")
 
 

@@ -79,9 +79,15 @@ def test_a_packed_study_finds_the_runs_that_it_shares_beside_it(folder: Path, tm
 
 def test_a_damaged_archive_says_so(folder: Path, tmp_path: Path) -> None:
     path = pack(folder, tmp_path / "fake")
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(BrokenRecord, match="cannot be read"), unpacked(tmp_path, ["fake"]):
-        pass
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[:1000], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]):
+        path.write_bytes(damaged)
+        with pytest.raises(BrokenRecord, match="cannot be read"), unpacked(tmp_path, ["fake"]):
+            pass
+        with pytest.raises(BrokenRecord, match="get the file again"):
+            unpack(tmp_path / "fake", tmp_path / "restored")
+        assert not (tmp_path / "restored").exists()
     with pytest.raises(BrokenRecord, match=r"has no collect\.json"):
         pack(tmp_path / "absent", tmp_path / "target")
 

@@ -34,7 +34,7 @@ from benchmarks.verification.rescoring import wrong_answers
 from fabricate import update_record
 from methods.base import Example, Method
 from methods.errors import InputError
-from methods.generation import Cost, Decoding, Generation
+from methods.generation import Cost, Decoding, Generation, Nats
 from small import MARCOS, small_study
 from tiny import make
 
@@ -102,6 +102,34 @@ def test_answers_that_are_no_rows_of_ids_are_named(answer: Tensor, monkeypatch: 
     monkeypatch.setattr(method, "generate", lambda *_: Generation(answer, Cost()))
     with pytest.raises(InputError, match=r"cot_sft: `generate` answers 2 questions by .* return ids \(2, L\)"):
         inference.generate(method, [[3], [4]], Decoding(), "float32")
+
+
+@pytest.mark.parametrize(
+    ("cost", "allowed", "said"),
+    [
+        (Cost(), 3, "`generate` answers with 4 tokens, and the decoding's `max_new_tokens` is 3"),
+        (
+            Cost(tokens=cast(int, torch.tensor(8))),
+            4,
+            "`generate` gives 'tokens' of its cost as Tensor: return a number",
+        ),
+    ],
+)
+def test_answers_that_are_too_long_or_cost_no_number_are_named(
+    cost: Cost, allowed: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = make("cot_sft")
+    monkeypatch.setattr(method, "generate", lambda *_: Generation(torch.zeros(2, 4, dtype=torch.long), cost))
+    with pytest.raises(InputError, match=f"cot_sft: {said}"):
+        inference.generate(method, [[3], [4]], Decoding(max_new_tokens=allowed), "float32")
+
+
+def test_nats_of_another_shape_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, examples = make("cot_sft"), [Example("a", [3], [], [4]), Example("b", [5], [], [6])]
+    settings = SimpleNamespace(engine=EngineSpec(), evaluation=SimpleNamespace(batch_size=2))
+    monkeypatch.setattr(method, "nats", lambda _: Nats(answer=torch.zeros(2, 1)))
+    with pytest.raises(InputError, match=r"cot_sft: `nats` gives 'answer' of shape \(2, 1\) for 2 examples: .* \(2,\)"):
+        inference.nats_of(method, examples, cast(RunSpec, settings))
 
 
 class Lenient(Number):

@@ -106,6 +106,9 @@ def test_another_file_answers_these_questions_by_id_by_index_or_by_text(tmp_path
     assert found["accuracy"].tolist() == [1.0] * 4
 
 
+OWN, NUMBER = '{"id": "a", "question": "q", "gold": "18", "output": "18"}', {"test": None, "scorer": "number"}
+
+
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
@@ -116,6 +119,9 @@ def test_another_file_answers_these_questions_by_id_by_index_or_by_text(tmp_path
         ('{"output": "1", "index": 0}', {"test": None, "scorer": "text"}, "line 1: no text `question`"),
         ('{"output": "1"}', {"test": None, "scorer": "texts"}, "no scorer is named 'texts'"),
         ('{"output": "1"}', {"test": None}, "name the test set"),
+        (f"{OWN}\n{OWN.replace('18', '1 or 8')}", NUMBER, "line 2: the `gold` answer .* no number: write"),
+        (OWN + "\n" + OWN.replace('"q"', '"r"'), NUMBER, "line 2: another question has the id 'a' too"),
+        (OWN, {"test": None, "scorer": "summation"}, "the scorer 'summation' needs the steps of each question"),
     ],
 )
 def test_bad_input_names_the_place(tmp_path: Path, content: str, options: dict[str, Any], message: str) -> None:

@@ -60,6 +60,13 @@ def test_a_difference_below_the_spread_of_trainings_needs_trainings_and_not_ques
     assert seeds is not None and power(wild, 0.1, seeds - 1, 1_000) < WANTED <= power(wild, 0.1, seeds, 1_000)
 
 
+def test_a_larger_difference_never_needs_more_trainings() -> None:
+    """Of very large ones, scipy has no probability."""
+    alike = Variances(training=0.02**2, question=0.02**2, both=0.1**2)
+    needed = [seeds_needed(alike, points, 500) or 0 for points in (0.05, 0.1, 0.2, 0.8)]
+    assert needed == sorted(needed, reverse=True) and power(alike, 0.8, 5, 500) == 1.0
+
+
 def test_the_fewest_questions_are_found() -> None:
     needed = [questions_needed(TRUE, points, 10) or 0 for points in (0.05, 0.1, 0.2)]
     assert needed == sorted(needed, reverse=True)

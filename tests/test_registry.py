@@ -66,15 +66,18 @@ def test_a_method_is_made_of_all_modules_of_its_own_package(site: Path) -> None:
     assert "methods.cot_sft" in found and "os" not in found
 
 
+@pytest.mark.parametrize(
+    ("text", "why"), [("def (", "SyntaxError: invalid syntax"), ("raise SystemExit('no foo')", "SystemExit: no foo")]
+)
 def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
-    site: Path, caplog: pytest.LogCaptureFixture
+    text: str, why: str, site: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     new_method("unfinished", site)
     install(site, "unfinished", "Unfinished")
-    (site / "unfinished.py").write_text("def (", encoding="utf-8")
+    (site / "unfinished.py").write_text(text, encoding="utf-8")
     available.cache_clear()
     assert get_method("cot_sft").title == "CoT-SFT"
-    assert "unfinished:Unfinished is left out: it cannot be imported (SyntaxError: invalid syntax" in caplog.text
+    assert f"unfinished:Unfinished is left out: it cannot be imported ({why}" in caplog.text
     with pytest.raises(
         InputError, match=r"no method is named 'unfinished'.*:Unfinished is left out: it cannot be imported"
     ):

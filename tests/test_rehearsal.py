@@ -76,3 +76,11 @@ def test_what_is_not_at_hand_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rehearsal, "_at_hand", lambda *_: False)
     with pytest.raises(InputError, match="none of its test sets is at hand"):
         rehearsal.rehearsal_study(load_study("paper_pretrained"), [], MACHINE, None, "embedded", [])
+
+
+def test_whatever_a_new_method_raises_the_rehearsal_goes_on(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    found = rehearsal.Rehearsal(load_study("smoke"), tmp_path)
+    with rehearsal._noted(found, "equation/mine/s0"):
+        raise ZeroDivisionError("division by zero")
+    assert found.failed == {"equation/mine/s0": "ZeroDivisionError: division by zero"}
+    assert "Traceback" in caplog.text

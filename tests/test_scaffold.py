@@ -25,7 +25,7 @@ def test_a_new_file_has_the_method_s_name_throughout(tmp_path: Path) -> None:
     [
         ("My-Method", "cannot be a method's name: use one like my_method"),
         ("class", "cannot be a method's name"),
-        ("batch", "cannot be a method's name"),  # its class would hide that of the interface
+        ("batch", "would be a class Batch, which is another"),  # its class would hide that of the interface
         ("marcos", r"there is a method 'marcos' already \(methods\.marcos"),
         ("taken", "taken.py exists already"),
     ],

@@ -259,7 +259,10 @@ def test_schema_is_up_to_date() -> None:
         (_row(blocks=["other"]) | {"blocks": TWO_BLOCKS}, "no row is in block 'equation': name it in the `blocks`"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),
-        (_decodings(default={}, mean={"only": ["colr"]}), r"decoding 'mean' is only for \['colr'\], which no row"),
+        (
+            _decodings(default={}, mean={"only": ["colr"]}),
+            r"decoding 'mean' is only for \['colr'\]: name methods",
+        ),
         (_decodings(default={"only": ["cot_sft"]}), "`default` is for all methods"),
         ({"backbone": {"pretrained": "some/model", "overrides": {"hidden_size": 8}}}, "leave out `overrides`"),
         ({"backbone": {"revision": "1234567"}}, "`revision` is a checkpoint's"),

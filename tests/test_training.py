@@ -27,6 +27,7 @@ from benchmarks.training.loop import train
 from inflict import logged
 from methods.base import Batch, Context, Example, Stage
 from methods.cot_sft import CoTSFT
+from methods.errors import InputError
 from methods.marcos import MarCos
 from small import MARCOS, fresh, small_study
 
@@ -73,6 +74,16 @@ def stepper(spec: RunSpec, results: Path):
     stage = trainer.stages[0]
     engine = build_engine(trainer.method, stage, trainer.training, spec.engine, PlaceInPhase(0, 10), Ranks())
     return trainer, engine, batches.StageLoader(trainer.method, trainer.train, stage, spec.seed, None)
+
+
+def test_weights_that_a_method_freezes_when_it_is_built_are_named(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be trained: each stage says what it trains."""
+    build = training.build_method
+    monkeypatch.setattr(training, "build_method", lambda *args: build(*args).requires_grad_(False))
+    with pytest.raises(InputError, match=r"cot_sft: '.*' does not require a gradient when the method is .*`traina"):
+        training.Trainer(run_of(small_study(ROWS), "cot_sft"), results)
 
 
 @pytest.mark.parametrize("row", ["cot_sft", "marcos"])

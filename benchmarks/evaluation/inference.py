@@ -86,6 +86,16 @@ def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decod
             f"{method.name}: `generate` answers {len(questions)} questions by a tensor of shape {tuple(ids.shape)} "
             f"and type {ids.dtype}: return ids ({len(questions)}, L), torch.int64, a row for each question"
         )
+    if decoding.lengths is None and ids.shape[1] > decoding.max_new_tokens:
+        raise InputError(
+            f"{method.name}: `generate` answers with {ids.shape[1]} tokens, and the decoding's `max_new_tokens` is "
+            f"{decoding.max_new_tokens}"
+        )
+    for name, number in vars(generation.cost).items():
+        if not isinstance(number, int | float):
+            raise InputError(
+                f"{method.name}: `generate` gives {name!r} of its cost as {type(number).__name__}: return a number"
+            )
     return generation
 
 
@@ -171,6 +181,12 @@ def nats_of(method: Method, examples: Sequence[Example], spec: RunSpec) -> pd.Da
     for indices in batches_by_length([example.question for example in examples], spec.evaluation.batch_size):
         with autocast(method.device, spec.engine.precision):
             nats = method.nats([examples[i] for i in indices]) or Nats()
+        for name, part in vars(nats).items():
+            if part is not None and (len(part) != len(indices) or part.dim() != (1 if name == "answer" else 2)):
+                raise InputError(
+                    f"{method.name}: `nats` gives {name!r} of shape {tuple(part.shape)} for {len(indices)} examples: "
+                    f"return {f'({len(indices)},)' if name == 'answer' else f'({len(indices)}, n)'}"
+                )
         parts = {name: [None] * len(indices) if part is None else part.tolist() for name, part in vars(nats).items()}
         for at, values in zip(indices, zip(*parts.values(), strict=True), strict=True):
             rows[int(at)] = {"id": examples[at].id, **dict(zip(parts, values, strict=True))}

@@ -94,7 +94,8 @@ def power(variances: Variances, difference: float, seeds: int, questions: int, a
     if not found.variance:
         return 1.0
     bound, shift = stats.t.isf(alpha / 2, found.freedom), difference / found.deviation
-    return float(stats.nct.sf(bound, found.freedom, shift) + stats.nct.cdf(-bound, found.freedom, shift))
+    both = stats.nct.sf(bound, found.freedom, shift) + stats.nct.cdf(-bound, found.freedom, shift)
+    return 1.0 if np.isnan(both) else float(both)  # scipy has none of a very large shift
 
 
 def questions_needed(variances: Variances, difference: float, seeds: int, alpha: float = ALPHA) -> int | None:

@@ -54,10 +54,12 @@ def new_package(name: str) -> Path:
 def _named(name: str, text: str) -> str:
     """Return a text about ``my_method`` with another name in it. Raise :class:`InputError` if no method can have it."""
     taken = vars(template).keys() - {"MyMethod"}
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or class_name(name) in taken:
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise InputError(
             f"{name!r} cannot be a method's name: use one like my_method, of lower-case letters, digits and _"
         )
+    if class_name(name) in taken:
+        raise InputError(f"a method {name!r} would be a class {class_name(name)}, which is another: use a longer name")
     if name in available():
         raise InputError(f"there is a method {name!r} already ({available()[name].__module__}): take another name")
     text = text.replace("MyMethod", class_name(name)).replace("my_method", name)

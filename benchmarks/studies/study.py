@@ -152,9 +152,10 @@ class Study(Strict):
         return validate_settings(get_method(row.method).Options, options, f"{block.id}/{row.id}, options")
 
     def row_title(self, row: Row) -> str:
-        """Return a row's title in tables. Rows without one that have a method in common have their ids as well."""
-        twins = [other for other in self.rows if other.method == row.method and not other.title]
-        return row.title or get_method(row.method).title + (f" ({row.id})" if len(twins) > 1 else "")
+        """Return a row's title in tables. Rows without one whose methods have the same title have their ids as well."""
+        title = get_method(row.method).title
+        twins = [other for other in self.rows if not other.title and get_method(other.method).title == title]
+        return row.title or title + (f" ({row.id})" if len(twins) > 1 else "")
 
     @cached_property
     def row_titles(self) -> dict[str, str]:
@@ -374,7 +375,9 @@ def require_known_names(study: Study) -> None:
     methods = {row.method for row in study.rows}
     for name, decoding in study.evaluation.decodings.items():
         if unknown := set(decoding.only or ()) - methods:
-            raise ValueError(f"decoding {name!r} is only for {sorted(unknown)}, which no row names")
+            raise ValueError(
+                f"decoding {name!r} is only for {sorted(unknown)}: name methods, which here are {sorted(methods)}"
+            )
     for block in study.blocks:
         if not study.rows_of(block):
             raise ValueError(f"no row is in block {block.id!r}: name it in the `blocks` of a row, or leave it out")

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -50,7 +50,7 @@ from benchmarks.training.batches import FeatureStore, PrefetchingLoader, StageLo
 from benchmarks.training.live_tracking import track_live
 from benchmarks.training.records import RunLog, restore_finished, training_key, write_final_record
 from benchmarks.training.validation_accuracy import held_out_accuracy
-from methods.base import Batch, Context, Output, Stage
+from methods.base import Batch, Context, Method, Output, Stage
 from methods.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -131,6 +131,7 @@ class Trainer:
         torch.set_num_threads(spec.threads)
         with memory_for_training(spec):
             self.method = build_method(spec, self.paths.data).to(self.ranks.device)
+        _require_trainable(self.method)
         self.budget = budget_of(spec.training, self.train)
         self.stages = curriculum(self.method, self.budget)
         self.state = TrainState()
@@ -243,7 +244,7 @@ class Trainer:
 
     def _after_step(self, engine: Engine, sums: Sums, seconds: float) -> None:
         state = self.state
-        self.method.after_step(sums.statistics)
+        self.method.after_step(dict(sums.statistics))
         state.terms = sums.terms()
         state.step += 1
         state.stage_step += 1
@@ -255,7 +256,7 @@ class Trainer:
             line = {
                 "loss": sum(state.terms.values()),
                 **state.terms,
-                **self.method.metrics(sums.statistics),
+                **self._metrics(sums),
                 **sums.norms,
             }
             line["learning_rate"] = engine.learning_rate(state.stage_step - 1)
@@ -267,7 +268,7 @@ class Trainer:
         context = data.context(state.step // self.budget.steps_per_epoch, state.step, training=False)
         self.method.eval()
         sums = validation_sums(engine, data, context, self.training.batch_size)
-        terms, metrics = sums.terms(), self.method.metrics(sums.statistics)
+        terms, metrics = sums.terms(), self._metrics(sums)
         if self.training.validation_questions and stage.answers:
             metrics |= {"accuracy": held_out_accuracy(self.method, self.spec, self.paths, self.held_out, stage)}
         self.method.train()
@@ -292,6 +293,11 @@ class Trainer:
                 checkpoints.keep_selected(self.paths.checkpoints, self._selected(state.step).name)
         selected = {"selected_step": state.best_step} if stage.select_on else {}
         self._log("validation", {**terms, **metrics, **selected})
+
+    def _metrics(self, sums: Sums) -> dict[str, float]:
+        metrics = self.method.metrics(dict(sums.statistics))
+        _require_own_names(self.method.name, metrics, "`metrics` gives")
+        return metrics
 
     def _selected(self, step: int) -> Path:
         """Return the path for the weights of a step of this stage, should they be selected."""
@@ -385,6 +391,10 @@ class Trainer:
         }
 
 
+# Fields of the log's lines beside losses and metrics
+LOGGED = {"kind", "step", "stage", "epoch", "loss", "accuracy", "learning_rate", "tokens", "seconds", "selected_step"}
+
+
 class NonFiniteLoss(InputError):
     """Training met a loss or a gradient that is not a finite number."""
 
@@ -451,8 +461,24 @@ def optimizer_step(steps: PrefetchingLoader, number: int) -> Sums:
     return sums
 
 
+def _require_trainable(method: Method) -> None:
+    """Refuse a method that freezes weights where it is built: each stage decides anew what is trained."""
+    if frozen := [name for name, weight in method.named_parameters() if not weight.requires_grad]:
+        raise InputError(
+            f"{method.name}: {frozen[0]!r} does not require a gradient when the method is built, and would be trained "
+            "all the same: say what a stage trains in its `trainable`"
+        )
+
+
+def _require_own_names(method: str, names: Iterable[str], given: str) -> None:
+    """Refuse names of losses and metrics that a line of the log has for something else."""
+    if taken := sorted(LOGGED.intersection(names)):
+        raise InputError(f"{method}: {given} {taken[0]!r}, which is a field of the log: give it another name")
+
+
 def _require_sums(method: str, output: Output, sums: Sums, stage: Stage) -> None:
     """Refuse what a method's `forward` returns if it does not go with what its `collate` and `stages` do."""
+    _require_own_names(method, output.losses, "`forward` gives a loss")
     known = sorted(sums.denominators)
     if unknown := sorted(output.losses.keys() - sums.denominators.keys()):
         raise InputError(
