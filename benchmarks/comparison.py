@@ -59,12 +59,13 @@ class Comparison:
     kernels: tuple[str, ...] = ()  # those of `a` and `b`, if they differ
 
 
-def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> Comparison:
+def compare(a: str, b: str, results: Path, test: str | None, decoding: str, study: str | None = None) -> Comparison:
     """Compare two runs on one test set, or on all that both have if ``test`` is None. ``STUDY:BLOCK/ROW/sSEED`` is a
     run, ``STUDY:BLOCK/ROW`` stands for all trainings of a row, and 32 hexadecimal digits are an MLflow run id. STUDY is
-    the name or the YAML file of a study with results in ``results``, or the folder of its results. Raise
-    :class:`InputError` if the runs cannot be found or compared."""
-    sides = [read_side(name, results, decoding) for name in (a, b)]
+    the name or the YAML file of a study with results in ``results``, or the folder of its results; folders hold those
+    of ``study``, if it is given, else of the shipped study of their name. Raise :class:`InputError` if the runs cannot
+    be found or compared."""
+    sides = [read_side(name, results, decoding, study) for name in (a, b)]
     shared = [name for name in sides[0].answers if name in sides[1].answers]
     if not shared:
         raise InputError("the runs share no test set: name two that were evaluated on the same one")
@@ -86,15 +87,15 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str) -> C
     )
 
 
-def read_side(name: str, results: Path, decoding: str) -> Side:
+def read_side(name: str, results: Path, decoding: str, study: str | None = None) -> Side:
     """Return a run or row by its name (see :func:`compare`)."""
     if not re.fullmatch(r"[0-9a-f]{32}", name):
-        return _recorded(name, results, decoding)
+        return _recorded(name, results, decoding, study)
     label, metrics, answers = tracked_run(name, results, decoding)
     return Side(label, [metrics], {test: frame.assign(training_seed=0) for test, frame in answers.items()})
 
 
-def _recorded(name: str, results: Path, decoding: str) -> Side:
+def _recorded(name: str, results: Path, decoding: str, held: str | None) -> Side:
     """Return a run or row that is given by name, from its records."""
     called, _, place = name.rpartition(":")
     parts = place.count("/")
@@ -103,7 +104,7 @@ def _recorded(name: str, results: Path, decoding: str) -> Side:
             f"{name!r} is no run: give STUDY:BLOCK/ROW/sSEED, STUDY:BLOCK/ROW for all trainings of a row, or an MLflow "
             "run id (32 hexadecimal digits)"
         )
-    study, results = _study_and_results(called, results)
+    study, results = _study_and_results(called, results, held)
     if parts == 2:
         require_run(study, called, place)
         runs = [study.runs[place]]
@@ -126,12 +127,20 @@ def _recorded(name: str, results: Path, decoding: str) -> Side:
     return Side(label, metrics, by_test, tuple(kernels))
 
 
-def _study_and_results(called: str, results: Path) -> tuple[Study, Path]:
+def _study_and_results(called: str, results: Path, held: str | None) -> tuple[Study, Path]:
     """Return a study and the folder that holds the folder of its results, which may be what it is called by."""
     if called in shipped() or called.endswith((".yaml", ".yml")) or not Path(called).is_dir():
         return load_study(called), results
-    folder = Path(called)
-    return load_study(folder.resolve().name), folder.parent
+    folder = Path(called).resolve()
+    if held is None and folder.name not in shipped():
+        raise InputError(
+            f"{called} is not named like a study of the suite: call its results by the study's file, "
+            "STUDY.yaml:BLOCK/ROW, or `compare` them with --study STUDY.yaml"
+        )
+    study = load_study(held or folder.name)
+    if study.name != folder.name:
+        raise InputError(f"{called} does not hold the results of {study.name}, whose folder has the study's name")
+    return study, folder.parent
 
 
 def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) -> pd.DataFrame:

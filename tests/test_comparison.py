@@ -104,10 +104,16 @@ def test_runs_by_id_are_those_of_the_records(folder: Path, tracked: dict[str, st
 
 def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared: Comparison) -> None:
     pack(folder / "fake", tmp_path / "fake")
-    found = compare(f"{folder}/fake:equation/marcos/s0", f"{tmp_path}/fake:equation/cot/s0", Path(), None, "default")
+    names = f"{folder}/fake:equation/marcos/s0", f"{tmp_path}/fake:equation/cot/s0"
+    found = compare(*names, Path(), None, "default", "fake")
     pd.testing.assert_frame_equal(found.metrics, compared.metrics)
     pd.testing.assert_frame_equal(found.questions, compared.questions)
     assert found.b == f"fake:equation/cot/s0 ({tmp_path}/fake/runs/equation/cot/s0)"
+    with pytest.raises(InputError, match=r"fake is not named like a study .* `compare` them with --study STUDY.yaml"):
+        compare(*names, Path(), None, "default")
+    elsewhere = names[0].replace("fake:", "runs:").replace(f"{folder}/", f"{folder}/fake/")
+    with pytest.raises(InputError, match="runs does not hold the results of fake"):
+        compare(elsewhere, names[1], Path(), None, "default", "fake")
 
 
 def test_test_set_and_decoding_on_the_command_line(folder: Path) -> None:

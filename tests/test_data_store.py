@@ -25,7 +25,7 @@ from benchmarks.data import (
 )
 from benchmarks.data.cards import File
 from benchmarks.data.records import DataError, Record
-from benchmarks.data.sets import gsm8k
+from benchmarks.data.sets import MODULES, gsm8k
 from benchmarks.data.tokenizers import texts, train_bpe
 from benchmarks.files import read_json
 from benchmarks.processes.locks import FileLock, Locked
@@ -145,6 +145,8 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
     assert done["counts"]["too_long"] > 0
     assert f"; {done['counts']['too_long']} are too long; " in store.describe(folder)
     assert {path.name for path in folder.parent.iterdir()} == {"equation", ".equation.lock"}
+    monkeypatch.setitem(MODULES, "embedded", "benchmarks.data.sets.ring")  # as if the module had been edited
+    assert not store.is_prepared(other, other.blocks[0], tmp_path)
 
 
 def test_a_file_without_checksum_may_go_but_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -157,6 +159,7 @@ def test_a_file_without_checksum_may_go_but_not_change(tmp_path: Path, monkeypat
     files = {"files": {"train": (File.of("mine/train.jsonl", None),)}}
     mine = sources.DataSet(gsm8k.GSM8K.model_copy(update=changes | files), sources.json_lines, gsm8k.gsm8k)
     monkeypatch.setitem(DATASETS, "mine", mine)
+    monkeypatch.setitem(MODULES, "mine", gsm8k.__name__)
     study = make_study(train="mine")
     prepare(study, study.blocks[0], tmp_path)
     assert store.is_prepared(study, study.blocks[0], tmp_path)

@@ -16,6 +16,7 @@ from statistics import median
 import pytest
 import yaml
 
+from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import load_study
 from conftest import ROOT
 from copies import copy_suite, environment, forked, printed, snakemake, stand_in
@@ -164,11 +165,36 @@ def test_what_was_removed_is_made_again_though_its_table_is_there(finished: Path
     path.unlink()
     assert planned(snakemake(folder, *asked)).keys() == {"time equation/cot_sft/s0"} | after
     assert path.exists()
-    assert planned(snakemake(folder, *asked)).keys() <= after
     assert "Nothing to be done" in snakemake(folder, *asked)
     shutil.rmtree(folder / "results/smoke")
     everything = {f"{stage} {run}" for stage in STAGES for run in SMOKE} | {"data"}
     assert planned(snakemake(folder, "--dry-run", *asked)).keys() == everything | after
+
+
+def test_results_without_the_notes_of_snakemake_are_not_taken_for_what_is_asked(finished: Path, tmp_path: Path) -> None:
+    """Results that were copied, or are reached from another folder, as their records tell what they were made from."""
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    shutil.rmtree(folder / ".snakemake")
+    asked, study = ("--config", "study=smoke", "--", "results/table.md"), load_study("smoke")
+    for run in study.runs.values():
+        for task in STAGES:
+            record = Paths(folder / "results", run).record(task)
+            before = record.stat()
+            record.write_text(json.dumps({"digest": run.digest(task)}))
+            os.utime(record, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (folder / "results/table.md").write_text("of another study")
+    output = snakemake(folder, "--dry-run", *asked)
+    assert planned(output) == {"first_table": 1}
+    assert "results/table.md is written again: it is no copy of results/table_main.md." in output
+    run = "equation/marcos/s0"
+    for task in STAGES:
+        Paths(folder / "results", study.runs[run]).record(task).write_text('{"digest": "of other settings"}')
+    (folder / "results/smoke/data/text/done.json").write_text('{"key": "of other settings"}')
+    jobs = planned(snakemake(folder, *asked))
+    rest = {"data", "collect", "track", "table", "latest_table", "first_table"}
+    assert jobs.keys() == {f"{task} {name}" for task in STAGES for name in (run, "text/cot_sft/s0")} | rest
+    assert jobs["data"] == 1
+    assert "Nothing to be done" in snakemake(folder, *asked)
 
 
 def test_an_import_is_tried_again_while_it_is_pending(finished: Path) -> None:

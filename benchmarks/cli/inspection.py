@@ -117,6 +117,9 @@ def compare(
     results: Results = RESULTS,
     test: Annotated[str | None, typer.Option(help="Only this test set.")] = None,
     decoding: Annotated[str, typer.Option(help="Decoding whose answers are compared.")] = "default",
+    study: Annotated[
+        str | None, typer.Option(help="The study whose results named folders hold; default: the folder's name.")
+    ] = None,
 ) -> None:
     """Compare two runs or rows: metrics, paired tests, questions.
 
@@ -125,7 +128,7 @@ def compare(
     """
     from benchmarks import comparison
 
-    typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding)))
+    typer.echo(comparison.render(comparison.compare(a, b, results, test, decoding, study)))
 
 
 @app.command()

@@ -27,6 +27,7 @@ from benchmarks.data.loading import (
     unscorable_rows,
 )
 from benchmarks.data.records import DataError, Record, digest
+from benchmarks.data.sets import MODULES
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
 from benchmarks.processes.locks import FileLock
@@ -34,6 +35,7 @@ from benchmarks.studies.paths import DONE, data_folder
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
 from methods.backbone import require_configuration
+from methods.code_digest import source_digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
@@ -75,7 +77,9 @@ def _apart(target: Path) -> Iterator[Path]:
 def is_prepared(study: Study, block: Block, results: Path) -> bool:
     """Return whether the data of a block are there and are what the study asks for now."""
     done = _prepared(study, block, results)
-    return done is not None and unpinned_files(study, block).items() <= done["files"].items()
+    if done is None or done["source"] != source_of(study, block):
+        return False
+    return unpinned_files(study, block).items() <= done["files"].items()
 
 
 def prepared_files(study: Study, block: Block, results: Path) -> dict[str, str]:
@@ -89,7 +93,7 @@ def _prepared(study: Study, block: Block, results: Path) -> dict[str, Any] | Non
     """Return the record of a block's data if they were prepared from today's settings."""
     try:
         done = read_json(data_folder(results, study.name, block.id) / DONE)
-        return {"files": {}, **done} if done["key"] == _key(study, block) else None
+        return {"files": {}, "source": None, **done} if done["key"] == _key(study, block) else None
     except (BrokenRecord, KeyError, TypeError):
         return None
 
@@ -99,6 +103,11 @@ def unpinned_files(study: Study, block: Block) -> dict[str, str]:
     files are at hand: prepared data do not need them any more."""
     used = used_by(study, block)
     return dict(chain.from_iterable(get_dataset(name).unpinned(split).items() for name, split in used))
+
+
+def source_of(study: Study, block: Block) -> str:
+    """Return a digest of the source of the data sets that a block is read from."""
+    return source_digest(*sorted({MODULES[name] for name, _ in used_by(study, block)}))
 
 
 def used_by(study: Study, block: Block) -> list[tuple[str, str]]:
@@ -208,6 +217,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     done = {
         "key": _key(study, block),
         "files": unpinned_files(study, block),
+        "source": source_of(study, block),
         "block": block.id,
         "form": data.form,
         "cards": {name: get_dataset(name).card.model_dump(mode="json") for name, _ in used_by(study, block)},

@@ -3,6 +3,7 @@ rule analyse:
     input:
         data=data_of_run,
         model="results/{study}/runs/{run}/train.json",
+        again=again("results/{study}/runs/{run}/analysis/analysis.json", of_other_settings("analyse")),
     output:
         "results/{study}/runs/{run}/analysis/analysis.json",
     params:

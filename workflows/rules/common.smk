@@ -18,10 +18,9 @@ from snakemake.utils import validate
 
 from benchmarks.task_dependencies import CODE, task_modules
 from benchmarks.data import get_dataset
-from benchmarks.data.sets import MODULES
-from benchmarks.data.store import prepared_files, require_known, unpinned_files, used_by
+from benchmarks.data.store import is_prepared, prepared_files, require_known, source_of, unpinned_files
 from benchmarks.processes.locks import announce_parent, clear_stale_locks, workflow_lock
-from benchmarks.files import describe_os_error
+from benchmarks.files import BrokenRecord, describe_os_error, read_json
 from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.studies.paths import Paths
@@ -187,11 +186,77 @@ def table_named_first(wildcards):
     return [f"results/table_{STUDY.tables[0]}.md"]
 
 
-def gone(*inputs):
-    """Return a function that lists missing files of input functions. Used as a parameter, it makes Snakemake create them
-    even if the output exists. Snakemake records the value from before the run, so the rule runs once more on the next
-    call."""
-    return lambda wildcards: [str(file) for files in inputs for file in files(wildcards) if not Path(file).exists()]
+def again(output, wrong):
+    """Return an input function that adds no file. If the output is there, but is ``wrong`` for what is asked now, it
+    makes Snakemake write it again. Parameters do not: Snakemake compares them with its notes in `.snakemake`, which
+    results that were copied, or are reached from another folder, do not have."""
+
+    def no_files(wildcards):
+        path = Path(output.format(**wildcards))
+        if path.exists() and (why := wrong(wildcards, path)):
+            if workflow.is_main_process:
+                logger.info(f"{path} is written again: {why}.")
+            workflow.dag.forcefiles.add(str(path))
+        return []
+
+    return no_files
+
+
+def record_at(path):
+    """Return what a record holds. One that is damaged says nothing here: the command that reads it has a message."""
+    try:
+        record = read_json(path)
+    except BrokenRecord:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def lacks(*inputs):
+    """For :func:`again`: files of input functions are missing, which Snakemake leaves at that if the output exists."""
+
+    def missing(wildcards, path):
+        files = [file for files in inputs for file in files(wildcards) if not Path(file).exists()]
+        return files and f"{files[0]} is gone"
+
+    return missing
+
+
+def no_copy_of(files):
+    """For :func:`again`: the output is no copy of the only file of an input function."""
+
+    def differs(wildcards, path):
+        (source,) = map(Path, files(wildcards))
+        as_there = source.exists() and source.read_bytes() == path.read_bytes()
+        return not as_there and f"it is no copy of {source}"
+
+    return differs
+
+
+def of_other_settings(task):
+    """For :func:`again`: the record of a run's task was made from other settings."""
+
+    def differs(wildcards, path):
+        made = record_at(path).get("digest")
+        return made and made != run_of(wildcards).digest(task) and "it was made from other settings"
+
+    return differs
+
+
+def of_other_data(wildcards, path):
+    """For :func:`again`: the data of a block were prepared from other settings, data sets or files."""
+    as_asked = is_prepared(study(wildcards.study), block_of(wildcards), Path("results"))
+    return record_at(path) and not as_asked and "it was prepared from other settings, data sets or files"
+
+
+def of_another_version(wildcards, path):
+    """For :func:`again`: records were gathered for another version of the study."""
+    from benchmarks.records.results import load_collected
+
+    if record_at(path):
+        try:
+            load_collected(study(wildcards.study), Path("results"))
+        except InputError:
+            return "it was gathered for another version of the study"
 
 
 def data_of_study(wildcards):
@@ -258,8 +323,7 @@ def block_sets(wildcards):
     What is not at hand counts as it was when the data were prepared."""
     block, own = block_of(wildcards), study(wildcards.study)
     known = prepared_files(own, block, Path("results")) | unpinned_files(own, block)
-    modules = {MODULES[name] for name, _ in used_by(own, block)}
-    return digest(source_digest(*sorted(modules)), *(text for item in sorted(known.items()) for text in item))
+    return digest(source_of(own, block), *(text for item in sorted(known.items()) for text in item))
 
 
 wildcard_constraints:

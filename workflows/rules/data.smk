@@ -1,5 +1,7 @@
 rule data:
     """Prepare the data of one block: read, check, split, train the tokenizer, tokenise."""
+    input:
+        again=again("results/{study}/data/{block}/done.json", of_other_data),
     output:
         "results/{study}/data/{block}/done.json",
     params:

@@ -3,6 +3,7 @@ rule evaluate:
     input:
         data=data_of_run,
         model="results/{study}/runs/{run}/train.json",
+        again=again("results/{study}/runs/{run}/evaluate.json", of_other_settings("evaluate")),
     output:
         "results/{study}/runs/{run}/evaluate.json",
     params:

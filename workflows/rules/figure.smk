@@ -3,12 +3,12 @@ rule figure:
     input:
         collected,
         needs=files_of_figure,
+        again=again("results/{study}/figures/{figure}.png", lacks(collected, files_of_figure)),
     output:
         multiext("results/{study}/figures/{figure}", ".png", ".pdf", ".csv", ".md"),
     params:
         study=file_of,
         code=task_code("figure"),
-        gone=gone(collected, files_of_figure),
     log:
         "results/{study}/logs/figure_{figure}.log",
     localrule: True

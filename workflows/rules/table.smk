@@ -6,6 +6,8 @@ rule collect:
         evaluate=records_of("evaluate"),
         time=records_of("time"),
         outputs=published_files,
+        again=again("results/{study}/collect.json", lacks(records_of("train"), records_of("evaluate"), records_of("time"))),
+        version=again("results/{study}/collect.json", of_another_version),
     output:
         "results/{study}/collect.json",
         "results/{study}/frame.csv",
@@ -13,7 +15,6 @@ rule collect:
         study=file_of,
         settings=study_settings,
         code=task_code("collect"),
-        gone=gone(records_of("train"), records_of("evaluate"), records_of("time")),
     log:
         "results/{study}/logs/collect.log",
     localrule: True
@@ -52,13 +53,13 @@ rule table:
     input:
         collected,
         "results/{study}/track.json",  # so that a study whose table is there is in MLflow, too
+        again=again("results/{study}/table_{table}.md", lacks(collected)),
     output:
         multiext("results/{study}/table_{table}", ".md", ".tex", ".csv", ".json"),
     params:
         study=file_of,
         code=task_code("table"),
         papers=papers_records,
-        gone=gone(collected),
     log:
         "results/{study}/logs/table_{table}.log",
     localrule: True
@@ -74,11 +75,9 @@ rule latest_table:
     """Copy a table of the study at hand, or of its home study. Studies never overwrite each other's tables."""
     input:
         table_at_home,
+        again=again("results/table_{table}.md", no_copy_of(table_at_home)),
     output:
         "results/table_{table}.md",
-    params:
-        study=lambda wildcards: home(wildcards.table),
-        gone=gone(table_at_home),
     log:
         "results/logs/latest_table_{table}.log",
     localrule: True
@@ -94,10 +93,9 @@ rule first_table:
     """Copy the table that the study names first, which `make table` prints."""
     input:
         table_named_first,
+        again=again("results/table.md", no_copy_of(table_named_first)),
     output:
         "results/table.md",
-    params:
-        gone=gone(table_named_first),
     log:
         "results/logs/first_table.log",
     localrule: True

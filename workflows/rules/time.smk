@@ -3,6 +3,7 @@ rule time:
     input:
         data=data_of_run,
         model="results/{study}/runs/{run}/train.json",
+        again=again("results/{study}/runs/{run}/time.json", of_other_settings("time")),
     output:
         "results/{study}/runs/{run}/time.json",
     params:

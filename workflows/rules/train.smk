@@ -5,6 +5,7 @@ rule train:
         # train while data are prepared again. A run that is trained already ends at once
         data=data_of_run,
         start=warm_start,
+        again=again("results/{study}/runs/{run}/train.json", of_other_settings("train")),
     output:
         "results/{study}/runs/{run}/train.json",
     params:
