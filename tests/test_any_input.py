@@ -225,6 +225,8 @@ def test_a_missing_key_names_the_record(tmp_path: Path) -> None:
         ("yes: a", "key yes is no text"),
         ("a: 1\nb: 2\na: 3", "key 'a' is there twice"),
         ("a: 2024-13-01", "2024-13-01 cannot be read"),
+        ("seeds: [010]", "010 is read as 8: write 8, or put quotes around it"),
+        ("a: 1:30", "1:30 is read as 90"),
         ("a:\n\t- b", "line 2"),
         (r'a: "\ud83d"', "has what no text can have"),
         ("[" * 9999, "nested too deeply"),

@@ -23,6 +23,8 @@ from benchmarks import checkpoints, files
 from benchmarks.data import DataError
 from benchmarks.engine import Ranks
 from benchmarks.models import build_method, exported_method, trained_method
+from benchmarks.processes import locks
+from benchmarks.processes.locks import FileLock
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.training import loop as training
@@ -96,6 +98,12 @@ def test_a_full_disk_spares_the_record_before(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(files.DiskFull, match=rf"{tmp_path}: the disk is full"):
         files.write_json(path, {"a": 2})
     assert files.read_json(path) == {"a": 1} and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_has_no_room_for_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks.json, "dump", no_space)
+    with pytest.raises(files.DiskFull, match=rf"{tmp_path}: the disk is full"), FileLock(tmp_path / "lock", "the test"):
+        pass
 
 
 def test_room_for_features_is_taken_before_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,16 @@ import pytest
 from benchmarks.files import read_json, write_json
 from benchmarks.processes import heartbeat as heartbeat_module
 from benchmarks.processes import launch
-from benchmarks.processes.heartbeat import Beat, Heartbeat, RankFailure, read_beat, request_stop, stop, stragglers
+from benchmarks.processes.heartbeat import (
+    FINISHED,
+    Beat,
+    Heartbeat,
+    RankFailure,
+    read_beat,
+    request_stop,
+    stop,
+    stragglers,
+)
 from benchmarks.processes.launch import Watch, alive, free_port, make_room
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec
@@ -103,6 +112,19 @@ def test_a_rank_that_failed_first_is_named_though_it_leaves_last(tmp_path: Path)
     with pytest.raises(RankFailure, match=r"rank 1 \(process.*ended with exit code 2") as failure:
         Watch(ended, tmp_path, EngineSpec(kind="deepspeed", gpus=3)).until_done()  # type: ignore[arg-type]
     assert failure.value.code == 2
+
+
+@pytest.mark.parametrize("launcher", ["import time; time.sleep(600)", "raise SystemExit(1)"])
+def test_ranks_that_are_done_need_no_launcher(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "GRACE", 0.5)
+    for number in range(2):
+        beat = Beat(number, socket.gethostname(), ended_process().pid, 9, FINISHED, 1)
+        write_json(tmp_path / f"rank-{number}.beat", vars(beat))
+    started = subprocess.Popen([sys.executable, "-c", launcher], start_new_session=True)
+    watch = Watch(started, tmp_path, EngineSpec(kind="deepspeed", gpus=2))
+    watch.until_done()
+    watch.kill()
+    assert started.wait() in (1, -signal.SIGKILL)
 
 
 @needs_deepspeed

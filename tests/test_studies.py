@@ -415,6 +415,14 @@ def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
     assert {row_of(id) for id, source in sources.items() if source.study == "stories"} >= {"answer_only", "marcos"}
 
 
-def test_curves_that_no_run_would_have_are_refused_before_training() -> None:
-    with pytest.raises(StudyError, match="no run answers questions then: set `validation_questions` in `training`"):
-        parse_study(MINIMAL | {"figures": ["curves"]}, "here")
+@pytest.mark.parametrize(
+    ("figure", "fix"),
+    [
+        ("curves", "no run answers questions then: set `validation_questions` in `training`"),
+        ("pareto", "figure `pareto` shows accuracy against time, and no run is timed: set `timing`"),
+        ("overview", "no run is timed"),
+    ],
+)
+def test_a_figure_that_would_be_empty_is_refused_before_training(figure: str, fix: str) -> None:
+    with pytest.raises(StudyError, match=fix):
+        parse_study(MINIMAL | {"figures": [figure], "timing": None}, "here")

@@ -146,11 +146,17 @@ class Watch:
                 gone = time.monotonic()
             if gone and time.monotonic() - gone > GRACE:
                 self._signal(signal.SIGKILL)  # the launcher waits for them, then reports how the first one died
+            if self._finished() and time.monotonic() - self.moved > GRACE:
+                return  # whatever else the launcher waits for
             if time.monotonic() - self.moved > self._patience():
                 raise self._hang()
         self._look()
-        if self.launcher.returncode or not all(beat.where == FINISHED for beat in self._all()):
+        if not self._finished():
             raise self._failure(self.launcher.returncode)
+
+    def _finished(self) -> bool:
+        """Return whether all ranks have done their work, all of which is written then."""
+        return all(beat.where == FINISHED for beat in self._all())
 
     def _patience(self) -> float:
         """Return the seconds without progress that count as hanging: until all ranks have begun, at least STARTUP."""

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from benchmarks.files import report_full_disk
 from methods.errors import InputError
 
 WORKFLOW_LOCK = Path("results/.workflow.lock")
@@ -49,10 +50,11 @@ class FileLock:
                 file.close()
                 raise Locked(f"{self.task} is already being done by {self.holder()}: wait for it, or stop it")
             time.sleep(0.05)
-        file.truncate(0)
         start, command = time.strftime("%Y-%m-%d %H:%M:%S"), shlex.join(sys.argv)
-        json.dump({"pid": os.getpid(), "host": socket.gethostname(), "start": start, "command": command}, file)
-        file.flush()
+        with report_full_disk(self.path.parent):
+            file.truncate(0)
+            json.dump({"pid": os.getpid(), "host": socket.gethostname(), "start": start, "command": command}, file)
+            file.flush()
         self._file = file
 
     def release(self) -> None:

@@ -21,6 +21,7 @@ from methods.errors import InputError, suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
 POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+OLD_NUMBER = re.compile(r"[-+]?0[\d_]+$|.*:")  # octal or sexagesimal, which YAML 1.2 reads otherwise
 NEEDED = {  # what a value must be in YAML's terms, by pydantic's type of error; for others, pydantic says it
     "float_type": "a number",
     "int_type": "a whole number",
@@ -61,8 +62,8 @@ def _refuse(value: Any) -> Any:
 
 class StudyLoader(yaml.SafeLoader):
     """Reads 1e-3 as a number, as YAML 1.2 does. What other loaders accept in silence is refused: duplicate keys, of
-    which they keep the last, keys that are no text, halves of characters, and anchors that stand for themselves or for
-    more than a study could have."""
+    which they keep the last, numbers that are not what they look like (010 is 8, 1:30 is 90), keys that are no text,
+    halves of characters, and anchors that stand for themselves or for more than a study could have."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -99,6 +100,9 @@ class StudyLoader(yaml.SafeLoader):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # e.g. of 2024-13-01
             shown = node.value if isinstance(node, yaml.ScalarNode) else "this"
             raise ConstructorError(None, None, f"{shown[:SHOWN]} cannot be read ({error})", node.start_mark) from error
+        if type(value) in (int, float) and OLD_NUMBER.match(node.value):
+            fix = f"{node.value} is read as {value}: write {value}, or put quotes around it"
+            raise ConstructorError(None, None, fix, node.start_mark)
         if isinstance(value, str) and UNWRITABLE.search(value):
             raise ConstructorError(None, None, f"{value[:SHOWN]!a} has what no text can have", node.start_mark)
         return value

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from benchmarks.files import BrokenRecord, read_json
+from benchmarks.files import BrokenRecord, read_json, report_full_disk
 from benchmarks.processes.locks import opened_by
 
 if TYPE_CHECKING:
@@ -149,9 +149,10 @@ def exclusive_writer(results: Path) -> Iterator[str]:
         if not origin or inode not in ("", here):
             origin, inode = uuid.uuid4().hex, ""
         if not inode:
-            file.truncate(0)
-            file.write(f"{origin} {here}")
-            file.flush()
+            with report_full_disk(results):
+                file.truncate(0)
+                file.write(f"{origin} {here}")
+                file.flush()
         yield origin
 
 
