@@ -300,8 +300,8 @@ class Method(nn.Module, ABC):
 
 @torch.no_grad()
 def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Copy tensors into the module's tensors of the same names; raise InputError if it lacks one. Rows that only the
-    module's table has (markers) keep their values."""
+    """Copy tensors into the module's tensors of the same names; raise InputError if it lacks one, or has another size.
+    Rows that only the module's table has (markers) keep their values."""
     held = module.state_dict()
     if missing := sorted(weights.keys() - held.keys()):
         raise InputError(
@@ -310,4 +310,11 @@ def copy_weights(weights: Mapping[str, Tensor], module: nn.Module) -> None:
             "map the names in `warm_start`"
         )
     for name, tensor in weights.items():
-        held[name][tuple(map(slice, tensor.shape))].copy_(tensor)
+        own = held[name]
+        table = tensor.dim() == own.dim() == 2 and len(tensor) <= len(own) and tensor.shape[1] == own.shape[1]
+        if not table and tensor.shape != own.shape:
+            raise InputError(
+                f"{name} to start from is {[*tensor.shape]}, and that of {type(module).__name__} {[*own.shape]}: give "
+                "it the size of the method that it starts from, or leave it out in `warm_start`"
+            )
+        own[: len(tensor)].copy_(tensor) if table else own.copy_(tensor)

@@ -57,3 +57,13 @@ def test_a_warm_start_from_other_names_says_what_it_lacks() -> None:
     theirs, own = {"lm.weight": torch.zeros(2, 2), "lm.bias": torch.zeros(2)}, nn.ModuleDict({"model": nn.Linear(2, 2)})
     with pytest.raises(ValueError, match=r"have 'lm\.bias' and 1 more tensors that ModuleDict lacks"):
         copy_weights(theirs, own)
+
+
+def test_a_warm_start_fills_its_rows_of_a_table_and_no_corner_of_a_tensor() -> None:
+    own = nn.Linear(2, 3)
+    before = own.weight[2].clone()
+    copy_weights({"weight": torch.zeros(2, 2)}, own)
+    assert own.weight[:2].eq(0).all() and torch.equal(own.weight[2], before)
+    for name, shape in (("weight", (3, 1)), ("weight", (4, 2)), ("bias", (2,)), ("bias", (4,))):
+        with pytest.raises(InputError, match=rf"{name} to start from is \[{shape[0]}.*, and that of Linear \["):
+            copy_weights({name: torch.zeros(shape)}, own)
