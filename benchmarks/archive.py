@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.files import BrokenRecord, read_text, replacing
+from benchmarks.files import BrokenRecord, read_json, read_text, replacing
 from benchmarks.studies.paths import COLLECTED, LOG
 from methods.errors import InputError
 
@@ -99,6 +99,14 @@ def unpack(folder: Path, target: Path) -> None:
     except BaseException:  # half of it would look like the whole
         shutil.rmtree(target, ignore_errors=True)
         raise
+
+
+def missing_studies(folder: Path) -> list[str]:
+    """Return the names of other studies whose runs a study's results have, and whose folders do not lie beside its
+    own: an archive has a study's own runs alone."""
+    runs = read_json(folder / COLLECTED)["runs"].values()
+    studies = {run["train"]["spec"]["study"] for run in runs if run["train"]}
+    return [study for study in sorted(studies - {folder.name}) if not (folder.parent / study).is_dir()]
 
 
 def refuse_packed(folder: Path) -> None:

@@ -6,12 +6,14 @@ import ast
 import codecs
 import hashlib
 import json
+import sysconfig
 from functools import cache
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 
 SUFFIXES = {".py", ".yaml", ".html"}  # of modules, and of the data files beside them
-OWN = __name__.partition(".")[0] + "."
+OWN = __name__.partition(".")[0]
 WORDS = (["title"], ["citation"])  # targets of assignments in classes that set words
 
 
@@ -162,7 +164,7 @@ def _place(module: str) -> Path | None:
 @cache
 def builds_on(module: str) -> set[str]:
     """Return a module and all modules that it imports, anywhere in its code, directly or indirectly, from this package
-    or from its own."""
+    or from those that are :func:`_developed_with` its own."""
     seen: set[str] = set()
     new = {module}
     while new:
@@ -172,7 +174,7 @@ def builds_on(module: str) -> set[str]:
 
 
 def _imports(module: str) -> set[str]:
-    """Return the modules that a module names in its imports, of this package and of its own."""
+    """Return the modules that a module names in its imports, as far as :func:`builds_on` has them."""
     found: set[str] = set()
     for path in source_files(module):
         for node in ast.walk(ast.parse(path.read_bytes())) if path.suffix == ".py" else ():
@@ -181,8 +183,25 @@ def _imports(module: str) -> set[str]:
                 found |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-    packages = OWN, f"{module.partition('.')[0]}."
-    return {name for name in found if name.startswith(packages) and _files(name)}  # the rest are names in modules
+    top = module.partition(".")[0]
+    followed, whole = {OWN, *_developed_with(top)}, {OWN, top}  # of these two, the modules that are named count
+    named = {name for name in found - whole if name.partition(".")[0] in followed}
+    return {name for name in named if _files(name)}  # others are names in modules
+
+
+@cache
+def _developed_with(top: str) -> set[str]:
+    """Return the outermost modules and packages that change together with one: those of the same distribution, and
+    those in the same folder, unless that is where all distributions are installed."""
+    spec = find_spec(top)
+    if top in (OWN, "benchmarks") or spec is None:  # the suite's own parts
+        return {top}
+    installed = packages_distributions()
+    names = {name for name, whose in installed.items() if not {*whose}.isdisjoint(installed.get(top, []))}
+    place = Path(spec.submodule_search_locations[0]) if spec.submodule_search_locations else Path(str(spec.origin))
+    if str(place.parent) not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        names |= {path.stem for path in place.parent.iterdir() if path.is_dir() or path.suffix == ".py"}
+    return {top, *names}
 
 
 def _package(path: Path, module: str, level: int) -> str:

@@ -115,6 +115,7 @@ def build(name: str, options: Mapping[str, Any], setup: Setup, seed: int) -> Met
 
 
 def code_digest(name: str, *modules: str) -> str:
-    """Return a digest of the source that determines a method's numbers: its module or package, everything in this
-    package that it builds on, and the given ``modules`` (dotted)."""
-    return source_digest(*sorted({*builds_on(get_method(name).__module__), *modules}))
+    """Return a digest of the source that determines a method's numbers: its module or package and those of its base
+    classes, everything that they build on, and the given ``modules`` (dotted)."""
+    classes = [cls.__module__ for cls in get_method(name).__mro__ if issubclass(cls, Method)]
+    return source_digest(*sorted({*modules, *(module for cls in classes for module in builds_on(cls))}))

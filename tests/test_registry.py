@@ -66,6 +66,29 @@ def test_a_method_is_made_of_all_modules_of_its_own_package(site: Path) -> None:
     assert "methods.cot_sft" in found and "os" not in found
 
 
+def test_a_method_is_made_of_modules_beside_it_and_of_its_base_classes(site: Path, tmp_path: Path) -> None:
+    """Modules beside it are found in a folder that is being worked on, and in the distribution that installs them."""
+    path = new_method("beside_one", site)
+    text = path.read_text(encoding="utf-8").replace("class BesideOne(Method):", "class BesideOne(Elsewhere):")
+    imports = "import helper_of_one\nfrom base_elsewhere import Elsewhere\nfrom methods.base import"
+    path.write_text(text.replace("from methods.base import", imports), encoding="utf-8")
+    other = tmp_path / "other"
+    other.mkdir()
+    sys.path.insert(0, str(other))  # `site` restores it
+    (other / "base_elsewhere.py").write_text(
+        "import helper_elsewhere\nfrom methods.base import Method\n\n\nclass Elsewhere(Method): ...\n", encoding="utf-8"
+    )
+    helpers = site / "helper_of_one.py", other / "helper_elsewhere.py"
+    for helper in helpers:
+        helper.write_text("", encoding="utf-8")
+    install(site, "beside_one", "BesideOne")
+    available.cache_clear()
+    for helper in helpers:
+        before = code_digest("beside_one")
+        helper.write_text("EDITED = True\n", encoding="utf-8")
+        assert code_digest("beside_one") != before
+
+
 @pytest.mark.parametrize(
     ("text", "why"), [("def (", "SyntaxError: invalid syntax"), ("raise SystemExit('no foo')", "SystemExit: no foo")]
 )

@@ -34,9 +34,11 @@ def unpack(
     target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/quick; it must not exist.")],
 ) -> None:
     """Unpack packed results, to render tables and figures again."""
-    from benchmarks.archive import unpack
+    from benchmarks.archive import missing_studies, unpack
 
     unpack(folder, target)
+    for study in missing_studies(target):
+        typer.echo(f"{target.name} has runs of {study}, too: unpack its results as {target.parent / study}", err=True)
 
 
 @app.command()
