@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
+from PIL import Image
 
 from benchmarks.figures.accuracy import (
     CurvesFigure,
@@ -66,6 +67,14 @@ def render(study: Study, results: Path, figure: Figure, mark: str = "") -> list[
     return save(target, title, data, draw, builder.caption(data), markdown_footer(provenance(builder.records)))
 
 
+def reduce_colours(path: Path) -> None:
+    """Write a PNG again with a palette of 256 colours, which looks the same and takes a third of the space."""
+    with Image.open(path) as image:
+        resolution = image.info["dpi"]
+        reduced = image.convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    reduced.save(path, format="PNG", optimize=True, dpi=resolution)
+
+
 def save(
     target: Path,
     title: str,
@@ -84,6 +93,8 @@ def save(
             ending = path.suffix[1:]
             with replacing(path) as temporary:
                 canvas.savefig(temporary, format=ending, metadata=METADATA[ending])
+                if ending == "png":
+                    reduce_colours(temporary)
     write_text(paths[2], data.to_csv(index=False))
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in caption)
     write_text(paths[3], "\n\n".join([f"# {title}", f"![{title}]({target.name}.png)", text, footer]) + "\n")
