@@ -15,6 +15,7 @@ import yaml
 from benchmarks.data import DATASETS, load_records
 from benchmarks.data.cards import Card, File
 from benchmarks.data.records import DataError, Raw
+from benchmarks.data.sets import MODULES
 from benchmarks.data.sources import DATA_VARIABLE, DataSet, Fields, json_lines
 from benchmarks.files import read_json
 from benchmarks.scoring import SCORERS, Reference
@@ -115,6 +116,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
             text = "\n".join(json.dumps(row) for row in own)
             (tmp_path / f"published/mine/{split}.jsonl").write_text(text, encoding="utf-8")
         monkeypatch.setitem(DATASETS, "mine", DataSet(CARD.model_copy(update=changes), json_lines, convert))
+        monkeypatch.setitem(MODULES, "mine", "benchmarks.data.sets.prosqa")
 
     return registered
 

@@ -180,16 +180,18 @@ def test_results_without_the_notes_of_snakemake_are_not_taken_for_what_is_asked(
         for task in STAGES:
             record = Paths(folder / "results", run).record(task)
             before = record.stat()
-            record.write_text(json.dumps({"digest": run.digest(task)}))
+            record.write_text(json.dumps({"digest": run.digest(task)}), encoding="utf-8")
             os.utime(record, ns=(before.st_atime_ns, before.st_mtime_ns))
-    (folder / "results/table.md").write_text("of another study")
+    (folder / "results/table.md").write_text("of another study", encoding="utf-8")
     output = snakemake(folder, "--dry-run", *asked)
     assert planned(output) == {"first_table": 1}
     assert "results/table.md is written again: it is no copy of results/table_main.md." in output
     run = "equation/marcos/s0"
     for task in STAGES:
-        Paths(folder / "results", study.runs[run]).record(task).write_text('{"digest": "of other settings"}')
-    (folder / "results/smoke/data/text/done.json").write_text('{"key": "of other settings"}')
+        Paths(folder / "results", study.runs[run]).record(task).write_text(
+            '{"digest": "of other settings"}', encoding="utf-8"
+        )
+    (folder / "results/smoke/data/text/done.json").write_text('{"key": "of other settings"}', encoding="utf-8")
     jobs = planned(snakemake(folder, *asked))
     rest = {"data", "collect", "track", "table", "latest_table", "first_table"}
     assert jobs.keys() == {f"{task} {name}" for task in STAGES for name in (run, "text/cot_sft/s0")} | rest

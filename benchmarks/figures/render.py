@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure as Canvas
-from PIL import Image
+from PIL.Image import Dither, Quantize
+from PIL.Image import open as open_image
 
 from benchmarks.figures.accuracy import (
     CurvesFigure,
@@ -69,9 +70,9 @@ def render(study: Study, results: Path, figure: Figure, mark: str = "") -> list[
 
 def reduce_colours(path: Path) -> None:
     """Write a PNG again with a palette of 256 colours, which looks the same and takes a third of the space."""
-    with Image.open(path) as image:
+    with open_image(path) as image:
         resolution = image.info["dpi"]
-        reduced = image.convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        reduced = image.convert("RGB").quantize(256, Quantize.MEDIANCUT, dither=Dither.NONE)
     reduced.save(path, format="PNG", optimize=True, dpi=resolution)
 
 

@@ -318,6 +318,7 @@ def load_study(name: str) -> Study:
     finally:
         _READING.reset(token)
     _require_own_name(study.name, path)
+    require_timed_figures(study)
     study._file = None if file.parent == STUDIES else str(path)
     return study
 
@@ -352,6 +353,11 @@ def require_drawable_figures(study: Study) -> None:
             "figure `curves` shows accuracy while training, and no run answers questions then: set "
             "`validation_questions` in `training`, or leave the figure out"
         )
+
+
+def require_timed_figures(study: Study) -> None:
+    """Raise StudyError if a figure of times is asked for, and no run is timed. Rehearsals, which time nothing, keep
+    such figures."""
     costs = [figure for figure in (Figure.pareto, Figure.overview) if figure in study.figures]
     if costs and not any("time" in run.tasks for run in study.sources.values()):
         raise StudyError(
