@@ -32,6 +32,11 @@ def curriculum(method: Method, budget: Budget) -> list[Stage]:
                 f"{method.name}: stage {after.name!r} keeps the optimizer of {before.name!r}, which trains less: leave "
                 "out `keep_optimizer`, or train the same"
             )
+    for stage in stages:
+        if isinstance(name := stage.select_on, str):  # which would be read letter by letter
+            raise InputError(
+                f"{method.name}: stage {stage.name!r} has `select_on={name!r}`: write the tuple ({name!r},)"
+            )
     if not stages[-1].select_on:
         raise InputError(
             f"{method.name}: its last stage, {stages[-1].name!r}, names no loss in `select_on`: by these the weights "

@@ -33,9 +33,10 @@ def added_field(default: Any, **settings: Any) -> Any:
 
 
 class MethodOptions(BaseModel):
-    """Base class for the options of a method: frozen, with a default for each, unknown keys refused."""
+    """Base class for the options of a method: frozen, with a default for each, unknown keys and infinite numbers (which
+    JSON lacks) refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

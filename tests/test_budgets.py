@@ -28,6 +28,10 @@ SELECTED = ("cross_entropy",)
             [Stage("a", 1.0, trainable=("lm.lm_head",)), Stage("b", 1.0, keep_optimizer=True, select_on=SELECTED)],
             "stage 'b' keeps the optimizer of 'a', which trains less: leave out `keep_optimizer`",
         ),
+        (
+            [Stage("a", 2.0, select_on="kl")],  # pyright: ignore[reportArgumentType]
+            r"stage 'a' has `select_on='kl'`: write the tuple \('kl',\)",
+        ),
         ([Stage("a", 2.0)], "its last stage, 'a', names no loss in `select_on`"),
     ],
 )

@@ -120,6 +120,11 @@ def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
             "Field(default=-4, ",
             r"it lacks a valid default of each option .* pauses Input should be",
         ),
+        (
+            "pauses: int = Field(default=4, ",
+            'pauses: float = Field(default=float("inf"), ',
+            r"it lacks a valid default of each option .* pauses Input should be a finite number",
+        ),
     ],
 )
 def test_a_method_that_lacks_something_is_named(
