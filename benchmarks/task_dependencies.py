@@ -24,7 +24,7 @@ TABLES += _modules("plan.hardware", "timing.machine")
 STEPS = _modules("training.batches", "training.loop", "budgets", "studies.micro_batches", "engine", "data.corpus")
 
 DATA = _modules("number_grammar", "data.cards", "data.corpus", "data.loading", "data.records", "data.sources")
-DATA += _modules("data.store", "data.tokenizers", "data.embedded", "data.ring", "data.synthetic")
+DATA += _modules("data.store", "data.tokenizers")
 
 CODE: dict[str, tuple[str, ...]] = {
     # Not the data sets: each has a digest of its own, of the module in `benchmarks.data.sets.MODULES`

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from benchmarks.data import embedded, load_records, normalise
+from benchmarks.data import load_records, normalise
 from benchmarks.data.records import equations
+from benchmarks.data.sets import embedded
 
 CORPORA = {"train": "embedded", **{shape: f"embedded_{shape}" for shape in ("in_domain", "reworded", "multistep")}}
 STEP = re.compile(r"<<(\d+)([-+*])(\d+)=(\d+)>>")

@@ -5,9 +5,10 @@ from itertools import pairwise, product
 
 import pytest
 
-from benchmarks.data import get_dataset, ring
+from benchmarks.data import get_dataset
 from benchmarks.data.records import digest, equations
-from benchmarks.data.ring import HELD_OUT, RING, Chain
+from benchmarks.data.sets import ring
+from benchmarks.data.sets.ring import HELD_OUT, RING, Chain
 from benchmarks.scoring import Reference
 from benchmarks.scoring.scorers import scorer_of
 

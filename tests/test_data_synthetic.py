@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.data import get_dataset, load_records
+from benchmarks.data.sets.synthetic import CORPORA, parallel24
 from benchmarks.data.sources import Draw
-from benchmarks.data.synthetic import CORPORA, parallel24
 from benchmarks.scoring import SCORERS, Reference
 
 SMALL = ("rs_n2_k3", "rp_n2_k2", "p24_k3", "copy_k4")  # of each task

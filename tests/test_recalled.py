@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.archive import unpacked
 from benchmarks.data import load_records
-from benchmarks.data.embedded import NAMES, OBJECTS
 from benchmarks.data.loading import questions, split_validation
 from benchmarks.data.records import Record
+from benchmarks.data.sets.embedded import NAMES, OBJECTS
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import load_study
 from conftest import ROOT

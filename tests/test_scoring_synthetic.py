@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.data import load_records, synthetic
+from benchmarks.data import load_records
+from benchmarks.data.sets import synthetic
 from benchmarks.scoring import SCORERS, Reference
 from benchmarks.scoring.synthetic import walk
 

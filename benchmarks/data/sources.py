@@ -216,8 +216,8 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Generated:
-    """A corpus that is generated, or derived from others. ``generate`` returns the rows of a split; ``derived`` lists
-    the data sets, each with a split, whose files it reads."""
+    """A corpus that is generated, or derived from others. ``generate`` returns the rows of a split, which are numbered
+    here if they have no key of their own; ``derived`` lists the data sets, each with a split, whose files it reads."""
 
     card: Card
     generate: Callable[[str], Iterable[Raw]]
@@ -228,7 +228,7 @@ class Generated:
         return {}
 
     def rows(self, split: str) -> list[Raw]:
-        rows = list(self.generate(split))
+        rows = [replace(row, key=row.key or str(number)) for number, row in enumerate(self.generate(split))]
         check_rows(self.card, split, rows, "the generator")
         return rows
 

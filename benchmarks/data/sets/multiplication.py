@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import islice
 
@@ -76,9 +75,8 @@ def products(digits: int, corpus: str) -> Iterator[tuple[int, int]]:
 
 @cache
 def generate(digits: int, corpus: str) -> tuple[Raw, ...]:
-    """Return a corpus, numbered from 0."""
-    rows = (multiply(*factors) for factors in islice(products(digits, corpus), size(digits, corpus)))
-    return tuple(replace(row, key=str(i)) for i, row in enumerate(rows))
+    """Return a corpus."""
+    return tuple(multiply(*factors) for factors in islice(products(digits, corpus), size(digits, corpus)))
 
 
 DENG = """@misc{deng2024explicit,

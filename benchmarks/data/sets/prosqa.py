@@ -223,14 +223,14 @@ class Corpus:
         return {"train": self.rows, "validation": 300, "test": 500}[part]
 
     def generate(self, part: str) -> Iterator[Raw]:
-        """Yield the rows of a part, numbered from 0."""
+        """Yield the rows of a part."""
         draw, seen = Draw(f"marcos-bench {self.name} {VERSION} {part}"), set[tuple[Edge, ...]]()
         while len(seen) < self.size(part):
             edges = grow(draw, self.shape)
             key = tuple(edges)
             if key in seen or part_of(key) != part or (problem := pose(draw, edges, self.shape)) is None:
                 continue
-            yield replace(self.tell(problem, draw), key=str(len(seen)))
+            yield self.tell(problem, draw)
             seen.add(key)
 
 
