@@ -232,7 +232,7 @@ def _latest(folder: Path, key: str) -> str | None:
 def load(path: Path, verify: bool = True) -> Checkpoint:
     """Load one checkpoint, by default with its digests verified, or raise :class:`BrokenRecord`."""
     state = read_json(path / "state.json")
-    if not isinstance(state, dict) or state.get("seal") != seal(state):
+    if state.get("seal") != seal(state):
         raise BrokenRecord(f"{path / 'state.json'} is damaged (its seal is not the one written with it)")
     digests = state["digests"]
     for name, expected in digests.items() if verify else ():

@@ -279,6 +279,7 @@ def fabricate_analysis(spec: RunSpec, results: Path) -> None:
     folder.mkdir(parents=True)
     record = _record(spec, "analyse") | {"name": "R", "dimensions": 30, "active": 30, "frequent": [9, 4, 17, 0, 1]}
     encoding = {"test": "alpha", "dims": list(range(3, 13)), "values": [1.0] * 10, "agreement": [1.0] * 10}
+    encoding |= {"explained": {"digit": [0.5, 0.25], "level": [0.75, None]}}
     files = {name: write_parquet(folder / f"{name}.parquet", frame) for name, frame in frames.items()}
     write_json(folder / "analysis.json", record | {"clique": [4, 9, 17], "encoding": encoding, "files": files})
 

@@ -30,6 +30,7 @@ from benchmarks.analysis.majority_vote import calibration_error, majority, proto
 from benchmarks.analysis.records import Analysis
 from benchmarks.analysis.responses import Responses, TrainedModel
 from benchmarks.data import TestSet
+from benchmarks.scoring import SCORERS
 from benchmarks.studies.specs import AnalysisSpec
 from methods.base import Example
 from methods.generation import Decoding, Intervention
@@ -234,13 +235,13 @@ def test_effects_of_the_clique_are_by_the_value_that_it_is_set_to() -> None:
 
 
 def test_majority_and_its_votes() -> None:
-    assert majority(["1", "2", "2", None]) == (1, 0.5)
-    assert majority(["1", "2"]) == (0, 0.5)  # the first of a tie
-    assert majority([None, None]) == (0, 0.0)
-    assert majority(["7", "5", "5.0", "5.00", "7"]) == (1, 0.6)  # by value
-    assert majority(["2", "1000", "2", "1e3", "1000.0"]) == (1, 0.6)
-    assert majority(["1", ".5", "1", "0.5", "0.50"]) == (1, 0.6)
-    assert majority(["yes", "no", "yes"]) == (0, 2 / 3)
+    assert majority(["1", "2", "2", None], SCORERS["number"].vote) == (1, 0.5)
+    assert majority(["1", "2"], SCORERS["number"].vote) == (0, 0.5)  # the first of a tie
+    assert majority([None, None], SCORERS["number"].vote) == (0, 0.0)
+    assert majority(["7", "5", "5.0", "5.00", "7"], SCORERS["number"].vote) == (1, 0.6)  # by value
+    assert majority(["2", "1000", "2", "1e3", "1000.0"], SCORERS["number"].vote) == (1, 0.6)
+    assert majority(["1", ".5", "1", "0.5", "0.50"], SCORERS["number"].vote) == (1, 0.6)
+    assert majority(["yes", "no", "yes"], SCORERS["number"].vote) == (0, 2 / 3)
 
 
 def samples() -> pd.DataFrame:

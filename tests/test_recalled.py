@@ -73,7 +73,7 @@ def test_accuracies_of_what_can_be_recalled_are_those_of_the_page(kinds: dict[st
         [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| [A-Zwi].*\d \|$", page, re.M)
     ]
     study = load_study("stories_seeds")
-    titles = {study.row_title(row).removeprefix("- "): row.id for row in study.rows}
+    titles = {study.row_titles[row.id].removeprefix("- "): row.id for row in study.rows}
     assert {line[0] for line in lines} == titles.keys()
     with unpacked(REFERENCE, ["stories", "stories_seeds"]) as results:
         for title, *cells in lines:

@@ -197,7 +197,7 @@ def test_commands_that_are_advised_name_the_study_and_its_results_as_they_are(tm
 def test_rows_of_one_method_have_titles_that_differ() -> None:
     rows = [{"id": id, "method": "cot_sft"} for id in ("long", "short")]
     study = parse_study({**MINIMAL, "rows": [*rows, {**rows[0], "id": "own", "title": "Ours"}]}, "place.yaml")
-    assert [study.row_title(row) for row in study.rows] == ["CoT-SFT (long)", "CoT-SFT (short)", "Ours"]
+    assert [study.row_titles[row.id] for row in study.rows] == ["CoT-SFT (long)", "CoT-SFT (short)", "Ours"]
 
 
 def test_default_rows_of_further_studies_are_runs_of_the_main_ones() -> None:

@@ -58,14 +58,7 @@ def most_frequent(frequency: np.ndarray, share: float, at_least: int) -> list[in
 def correlations(values: np.ndarray, dims: Sequence[int]) -> np.ndarray:
     """Return (n, n) Pearson correlations, which are 0 with a dimension that never changes. They are computed in
     float64: in float32, which R has, sums differ between CPUs in digits that are recorded."""
-    if not dims:
-        return np.zeros((0, 0))
-    chosen = values[:, list(dims)].astype(np.float64)
-    centred = chosen - chosen.mean(0)
-    norms = np.linalg.norm(centred, axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = centred.T @ centred / np.outer(norms, norms)
-    found = np.nan_to_num(found).clip(-1, 1)
+    found = pd.DataFrame(values[:, list(dims)].astype(np.float64)).corr().fillna(0.0).to_numpy(copy=True)
     np.fill_diagonal(found, 1.0)
     return found
 

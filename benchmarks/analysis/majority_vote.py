@@ -8,20 +8,13 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 import pandas as pd
 
-from benchmarks.data import DATASETS
-from benchmarks.number_grammar import value_of
-from benchmarks.scoring.scorers import scorer_of
+from benchmarks.scoring.scorers import scorer_of_recorded
 
 MEAN = -1  # the seed of answers that take the mean instead of a draw
 BINS = (0.2, 0.4, 0.6, 0.8, 1.0)  # upper ends of bins of vote shares
 
 
-def by_value(answer: str) -> Hashable:
-    """Return the value of an answer that is a number, and any other answer as it is."""
-    return value_of(answer) or answer
-
-
-def majority(answers: Sequence[str | None], vote: Callable[[str], Hashable] = by_value) -> tuple[int, float]:
+def majority(answers: Sequence[str | None], vote: Callable[[str], Hashable]) -> tuple[int, float]:
     """Return the index of the first answer with the most votes, and its share of all answers. Answers for which
     ``vote`` returns the same count as one. A missing answer is no vote."""
     cast = [None if answer is None else vote(answer) for answer in answers]
@@ -39,8 +32,7 @@ def votes(samples: pd.DataFrame, size: int) -> pd.DataFrame:
     for (test, id, group), draws in drawn.groupby(["test", "id", drawn["seed"] // size], sort=False):  # type: ignore[misc]
         if len(draws) == size:
             answers = [None if pd.isna(answer) else answer for answer in draws["extracted"]]
-            vote = scorer_of(str(test)).vote if test in DATASETS else by_value  # the data set may be gone
-            winner, share = majority(answers, vote)
+            winner, share = majority(answers, scorer_of_recorded(str(test)).vote)
             correct = bool(draws["correct"].iloc[winner])
             lines.append({"test": test, "id": id, "group": group, "share": share, "correct": correct})
     return pd.DataFrame(lines, columns=["test", "id", "group", "share", "correct"])

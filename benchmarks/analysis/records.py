@@ -23,7 +23,7 @@ class EncodingRecord(BaseModel):
     dims: list[int | None]
     values: list[float | None]
     agreement: list[float | None]  # by digit
-    explained: dict[Literal["digit", "level"], list[float | None]] = {}  # by step; missing in older records
+    explained: dict[Literal["digit", "level"], list[float | None]]  # by step
 
     @property
     def digit_dimensions(self) -> list[int]:

@@ -94,7 +94,7 @@ def _prepared(study: Study, block: Block, results: Path) -> dict[str, Any] | Non
     try:
         done = read_json(data_folder(results, study.name, block.id) / DONE)
         return {"files": {}, "source": None, **done} if done["key"] == _key(study, block) else None
-    except (BrokenRecord, KeyError, TypeError):
+    except BrokenRecord:
         return None
 
 

@@ -135,11 +135,11 @@ class FigureBuilder(ABC):
 
     def row_name(self, row: Row) -> str:
         """Return a row's title for use outside a table, where an ablation also needs the title of its parent row."""
-        title = self.study.row_title(row)
+        title = self.study.row_titles[row.id]
         if not row.indent:
             return title
         above = self.study.rows[: self.study.rows.index(row)]
-        parents = [self.study.row_title(other) for other in above if not other.indent]
+        parents = [self.study.row_titles[other.id] for other in above if not other.indent]
         return f"{parents[-1]} {title.lstrip('- ')}" if parents else title
 
     def look(self, row: Row) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from benchmarks.figures.base import colour, colour_order, grid, legend_below, marker
 from benchmarks.figures.render import save
-from benchmarks.records.provenance import commit_of
+from benchmarks.records.provenance import measured_on
 from benchmarks.tables.markup import markdown_footer
 from methods.registry import available
 
@@ -32,9 +32,7 @@ COSTS = {
 
 def render_growth(record: dict[str, Any], folder: Path) -> list[Path]:
     """Write the figure of a sweep's record, its numbers and a caption into a folder, and return their paths."""
-    title, made = f"Growth of time and memory, {record['study']}", record["environment"]
-    footer = {name: str(made[name]) for name in ("device", "cpu", "threads", "torch", "transformers")}
-    footer |= {"commit": commit_of(made)}
+    title, footer = f"Growth of time and memory, {record['study']}", measured_on([record["environment"]])
     return save(folder / "growth", title, frame(record), draw, caption(record), markdown_footer(footer))
 
 

@@ -366,16 +366,16 @@ class EncodingFigure(LatentsFigure):
             yield f"""{self.block_title(analysis)}: {own} of 10 digits have a dimension of their own; the assigned one
             is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the lowest:
             {100 * min(agreement):.1f} %). {steering_accuracy(block_data)} The paper: {PAPERS_STEERING:g} %.
-            {explained_variance(encoded)}"""
+            {variance_in_words(encoded)}"""
 
 
-def explained_variance(encoded: EncodingRecord) -> str:
+def variance_in_words(encoded: EncodingRecord) -> str:
     """Say how much of R's variance the drawn digit explains, and how much the level of the numbers that result."""
     percentages = {
         cause: " and ".join(f"{100 * share:.0f}" for share in by_step if share is not None)
         for cause, by_step in encoded.explained.items()
     }
-    if not all(percentages.values()) or not percentages:
+    if not all(percentages.values()):
         return ""
     digit, level = percentages["digit"], percentages["level"]
     return f"""Of R's variance the drawn digit explains {digit} % (by step), and the level, the rounded mean of the

@@ -53,8 +53,7 @@ METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that
 
 
 def render(study: Study, results: Path, figure: Figure, mark: str = "") -> list[Path]:
-    """Write a figure's four files, the caption last, and return their paths. ``mark``: a text before the title and
-    across the picture."""
+    """Write a figure's four files, the caption last, and return their paths. ``mark``: a text across the picture."""
     builder = FIGURE_BUILDERS[figure](load_collected(study, results))
     data = builder.data()
 
@@ -64,8 +63,7 @@ def render(study: Study, results: Path, figure: Figure, mark: str = "") -> list[
             canvas.text(0.5, 0.5, mark, fontsize=20, color=GREY, alpha=0.5, rotation=20, ha="center", va="center")
 
     target = results / study.name / "figures" / figure
-    title = f"{mark}: {builder.title}" if mark else builder.title
-    return save(target, title, data, draw, builder.caption(data), markdown_footer(provenance(builder.records)))
+    return save(target, builder.title, data, draw, builder.caption(data), markdown_footer(provenance(builder.records)))
 
 
 def reduce_colours(path: Path) -> None:

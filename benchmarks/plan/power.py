@@ -35,7 +35,7 @@ from tabulate import tabulate
 
 from benchmarks.archive import unpacked
 from benchmarks.records.results import StudyRecords, load_collected
-from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, Uncertainty, correctness
+from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS, Uncertainty
 from benchmarks.studies.specs import Block
 from benchmarks.studies.study import Study
 from methods.errors import InputError
@@ -144,10 +144,10 @@ def _trained_often(records: StudyRecords, block: Block, test: str) -> dict[str, 
     """Return the correctness of the rows of a block that have several trainings."""
     found = {}
     for row in records.study.rows_of(block):
-        answers = records.answers(block.id, row.id, "default", ("test", "id", "same_as", "correct"))
-        if answers is not None:
-            found[row.id] = correctness(answers.loc[answers["test"] == test])
-    return {row: correct for row, correct in found.items() if correct.shape[1] > 1}
+        correct = records.correctness(block.id, row.id, "default").get(test)
+        if correct is not None and correct.shape[1] > 1:
+            found[row.id] = correct
+    return found
 
 
 def _table(variances: Variances, rows: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> str:

@@ -171,6 +171,14 @@ def hardware(environment: dict[str, Any]) -> str:
     return f"{f'{count} x ' if count > 1 else ''}{environment['device']}, {environment['cpu']}"
 
 
+def measured_on(environments: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Return where, and with which code, something was measured: the distinct facts of the environments."""
+    found = list(environments)
+    facts = ("device", "cpu", "threads", "torch", "transformers")
+    made = {name: ", ".join(sorted({str(one[name]) for one in found})) for name in facts}
+    return made | {"commit": ", ".join(sorted(set(map(commit_of, found))))}
+
+
 def commit_of(environment: dict[str, Any]) -> str:
     """Return the commit of the code that a record was made by, and whether it had local changes."""
     return (environment.get("commit") or "unknown") + (" (with local changes)" if environment.get("dirty") else "")

@@ -25,7 +25,7 @@ from benchmarks.records.schema import (
     first_problem,
     read_records,
 )
-from benchmarks.records.statistics import sample_std
+from benchmarks.records.statistics import correctness, sample_std
 from benchmarks.studies.paths import COLLECTED, DONE, Paths, data_folder
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block
@@ -124,6 +124,12 @@ class StudyRecords:
         found = (self.answers_of(run, decoding, columns) for run in self.study.trainings(block, row))
         frames = [frame for frame in found if frame is not None]
         return pd.concat(frames, ignore_index=True) if frames else None
+
+    def correctness(self, block: str, row: str, decoding: str) -> dict[str, pd.DataFrame]:
+        """Return by test set which answers of a row are correct: a line per question, a column per training
+        (:func:`benchmarks.records.statistics.correctness`). Empty without answers."""
+        answers = self.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
+        return {} if answers is None else {str(test): correctness(of) for test, of in answers.groupby("test")}
 
     def nats(self, block: str, row: str) -> pd.DataFrame | None:
         """Return what gold texts cost in all of a row's trainings, with a column ``training_seed``, or None if nothing

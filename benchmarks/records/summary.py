@@ -98,11 +98,10 @@ def summarise(records: StudyRecords, *decodings: str) -> Summary:
     controls = {row.id for row in study.rows if row.control}
     correct: dict[Key, pd.DataFrame] = {}  # one line per question, one column per training seed
     for (block, row, decoding), group in groups(frame, KEYS[:3]):
-        answers = records.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
-        if answers is None:
-            continue
+        by_test = records.correctness(block, row, decoding)
         for test in group["test"].unique():
-            correct[Key(block, row, decoding, test)] = statistics.correctness(answers.loc[answers["test"] == test])
+            if test in by_test:
+                correct[Key(block, row, decoding, test)] = by_test[test]
     comparisons = _comparisons(study, correct, controls)
     corrected = {
         (line["block"], line["test"], frozenset((line["a"], line["b"]))): line["p_holm"] for line in comparisons
@@ -234,7 +233,8 @@ def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], c
     and test set, unless the study plans comparisons (``corrected``)."""
     lines = []
     for block, test, rows in _families(correct):
-        pairs = [(row, control) for control in rows if control in controls for row in rows if row not in controls]
+        ranked = [row for row in rows if row not in controls]
+        pairs = [(row, control) for control in rows if control in controls for row in ranked]
         tests = statistics.family([(rows[row], rows[control]) for row, control in pairs])
         for (row, control), result in zip(pairs, tests, strict=True):
             p_holm = corrected.get((block, test, frozenset((row, control))), result["p_holm"])

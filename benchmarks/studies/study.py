@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cached_property
@@ -151,15 +152,16 @@ class Study(Strict):
         options = row.options | block.options.get(row.method, {})
         return validate_settings(get_method(row.method).Options, options, f"{block.id}/{row.id}, options")
 
-    def row_title(self, row: Row) -> str:
-        """Return a row's title in tables. Rows without one whose methods have the same title have their ids as well."""
-        title = get_method(row.method).title
-        twins = [other for other in self.rows if not other.title and get_method(other.method).title == title]
-        return row.title or title + (f" ({row.id})" if len(twins) > 1 else "")
-
     @cached_property
     def row_titles(self) -> dict[str, str]:
-        return {row.id: self.row_title(row) for row in self.rows}
+        """The rows' titles in tables. Rows without one whose methods have the same title have their ids as well."""
+        methods = {row.id: get_method(row.method).title for row in self.rows}
+        untitled = Counter(methods[row.id] for row in self.rows if not row.title)
+        titles = {}
+        for row in self.rows:
+            title = methods[row.id]
+            titles[row.id] = row.title or (f"{title} ({row.id})" if untitled[title] > 1 else title)
+        return titles
 
     def rows_of(self, block: Block) -> tuple[Row, ...]:
         """Return the rows that a block has in the tables, in the study's order."""

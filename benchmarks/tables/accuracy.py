@@ -63,7 +63,7 @@ class AccuracyTable(TableBuilder):
     def _paper_line(self, block: Block, row: Row, first: Row) -> Line:
         tests = paper_table(self.references[0]).tests
         cells = [cell for test in tests for cell in self._paper(block, row, first, test)]
-        return Line(Cell(self.study.row_title(row)), cells, row.indent)
+        return Line(Cell(self.study.row_titles[row.id]), cells, row.indent)
 
     def _paper(self, block: Block, row: Row, first: Row, test: str) -> tuple[Cell, Cell]:
         """Return the paper's number and its difference from the first row's, or dashes if the paper has none."""

@@ -16,12 +16,10 @@ from benchmarks.records.results import StudyRecords, to_frame
 from benchmarks.records.schema import PublishedScores
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS
 from benchmarks.records.summary import KEYS, LINES, Key, Summary, groups, summarise
-from benchmarks.scoring import SCORERS, Scorer
-from benchmarks.scoring.scorers import scorer_of
+from benchmarks.scoring.scorers import scorer_of_recorded
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import Study
 from benchmarks.tables.markup import DASH, Cell, Column, Document, Grid, Line, Section
-from methods.errors import InputError
 
 TIE = "="
 PUBLISHED = "As published (never ranked)"  # heading of rows of outputs alone
@@ -239,7 +237,7 @@ class TableBuilder(ABC):
         """Return a legend text on the column Strict, which depends on the scorers of the study's test sets."""
         tests: dict[str, list[str]] = {}  # by what strict means for them
         for test in self.test_names:
-            tests.setdefault(_scorer(test).strict_means, []).append(self.test_title(test))
+            tests.setdefault(scorer_of_recorded(test).strict_means, []).append(self.test_title(test))
         parts = [f"{meaning} ({', '.join(titles)})" for meaning, titles in tests.items()]
         return f"Strict: {'; '.join(parts) if len(parts) > 1 else next(iter(tests))}."
 
@@ -313,22 +311,12 @@ class TableBuilder(ABC):
         ]
 
     def by_test(self, lines: Callable[[Block, Row, str], Iterable[Line]]) -> list[Section]:
-        return [
-            (
-                f"{block.title} · {self.test_title(test)}",
-                [line for row in self.all_rows(block) for line in lines(block, row, test)],
-            )
-            for block in self.study.blocks
-            for test in self.study.tests_of(block)
-        ]
-
-
-def _scorer(test: str) -> Scorer:
-    """Return a test set's scorer. A data set that is no longer known is taken for word problems."""
-    try:
-        return scorer_of(test)
-    except InputError:
-        return SCORERS["number"]
+        sections = []
+        for block in self.study.blocks:
+            for test in self.study.tests_of(block):
+                of_test = [line for row in self.all_rows(block) for line in lines(block, row, test)]
+                sections.append((f"{block.title} · {self.test_title(test)}", of_test))
+        return sections
 
 
 def decoding_heading(decoding: str) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 from benchmarks.files import read_json, write_texts
 from benchmarks.paper.numbers import PaperRow, paper_table
 from benchmarks.plan.hardware import gpu_of
-from benchmarks.records.provenance import by_adapters, commit_of, on_engine
+from benchmarks.records.provenance import by_adapters, measured_on, on_engine
 from benchmarks.studies.specs import EngineSpec, LoraSpec
 from benchmarks.studies.study import Study
 from benchmarks.tables.base import cell, count, seconds
@@ -59,7 +59,7 @@ def measured_lines(study: Study, records: dict[tuple[str, str], dict[str, Any]])
         printed = paper_table(study.paper).rows(block.id) if study.paper else {}
         for row in study.rows:
             if record := records.get((block.id, row.id)):
-                line = {"block": block.id, "row": row.id, "title": study.row_title(row)}
+                line = {"block": block.id, "row": row.id, "title": study.row_titles[row.id]}
                 line |= {"parameters": record["parameters"], **_training(record, records)}
                 line |= {"losses": record["learning"] and record["learning"]["losses"]}
                 lines.append(line | _beside(printed.get(row.id), line) | _tests(record, printed.get(row.id)))
@@ -169,16 +169,11 @@ def _line(line: dict[str, Any], tests: Iterable[str], further: Iterable[str], no
 
 
 def _made(records: list[dict[str, Any]]) -> dict[str, str]:
-    def every(name: str) -> str:
-        return ", ".join(sorted({str(record["environment"][name]) for record in records}))
-
     sizes = sorted({(r["batch_size"], _computed_on(r)) for r in records})
     batches = "; ".join(f"{size} on {engine}" for size, engine in sizes)
-    names = ("device", "cpu", "threads", "torch", "transformers")
-    commits = ", ".join(sorted({commit_of(record["environment"]) for record in records}))
     learned = "; ".join(f"{r['block']}/{r['row']}: {_learned(r['learning'])}" for r in records if r["learning"])
     data = ", ".join(sorted({_data(record) for record in records}))
-    made = {name: every(name) for name in names} | {"commit": commits}
+    made = measured_on(record["environment"] for record in records)
     changes = sorted({f"{name} = {value}" for record in records for name, value in record.get("settings", {}).items()})
     made |= {"settings changed": ", ".join(changes)} if changes else {}
     return {**made, "data": data, "batch": batches, "loss": learned or "not followed"}

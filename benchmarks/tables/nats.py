@@ -147,7 +147,7 @@ class NatsTable(DecodingTable):
             at = (self._nats.line(block, row, quantity, part) for part in range(1, self._parts + 1))
             if cells := [_mean(line) for line in at if line]:
                 gap = [Cell()] * (self._parts - len(cells))
-                title = f"{self.study.row_title(row)}{self.dead_r_suffix(self.line(block, row))}: {name}"
+                title = f"{self.study.row_titles[row.id]}{self.dead_r_suffix(self.line(block, row))}: {name}"
                 yield Line(Cell(title), (*cells[:-1], *gap, cells[-1]), row.indent)
 
     def legend(self) -> Iterator[str]:

@@ -73,12 +73,12 @@ class StagesTable(TableBuilder):
         for name, (stage, _) in records[0].by_stage.items() if records else ():
             yield Moment(stage.name, row.id, name, stage.epochs)
         if not records:
-            yield Moment(self.study.row_title(row), row.id, "default")
+            yield Moment(self.study.row_titles[row.id], row.id, "default")
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         """Yield a line for each test set and moment, with the paired test against the first moment."""
         moments = list(self._moments(block, row))
-        correct = [self._correct(block, moment) for moment in moments]
+        correct = [self.records.correctness(block.id, moment.row, moment.answered) for moment in moments]
         for test in self.study.tests_of(block):
             against = _against_first([by_test.get(test) for by_test in correct])
             for number, (moment, tested) in enumerate(zip(moments, against, strict=True)):
@@ -96,19 +96,11 @@ class StagesTable(TableBuilder):
         counts = {"n": scores[0].n, "training_seeds": len(scores)}
         return {**counts, "accuracy": fmean(means), "spread": statistics.sample_std(means)}
 
-    def _correct(self, block: Block, moment: Moment) -> dict[str, pd.DataFrame]:
-        """Return each question's correctness in each training, by test set. Empty without answers."""
-        columns = ("test", "id", "same_as", "correct")
-        answers = self.records.answers(block.id, moment.row, moment.answered, columns)
-        if answers is None:
-            return {}
-        return {str(test): statistics.correctness(group) for test, group in answers.groupby("test")}
-
     def grids(self) -> list[Grid]:
         columns = (Column("Epochs"), *(Column(name, self.test_title(t)) for t in self.test_names for name in OF_TEST))
         sections = []
         for block, row in self._curricula:
-            title = self.study.row_title(row) + self.dead_r_suffix(self.line(block, row))
+            title = self.study.row_titles[row.id] + self.dead_r_suffix(self.line(block, row))
             sections.append((f"{block.title} · {title}", [*self._shown(block, row)]))
         return [Grid(self.title, columns, sections, head="Weights after")]
 

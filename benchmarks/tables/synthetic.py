@@ -72,7 +72,7 @@ class SyntheticTable(TableBuilder):
         lines = [(block.title, self.evaluated_line(block, row, drawn=True)) for block in self.study.blocks]
         tasks = [task for task, line in lines if line is not None and self.dead_r_suffix(line)]
         where = "" if len(tasks) == len(lines) else f": {', '.join(tasks)}"
-        return Cell(self.study.row_title(row), f" (R dead{where})" if tasks else "")
+        return Cell(self.study.row_titles[row.id], f" (R dead{where})" if tasks else "")
 
     def _block_cells(self, block: Block, row: Row) -> Iterator[Cell]:
         for drawn in (True, False):

@@ -39,7 +39,7 @@ TRAINING = "time/timed.json"  # the training times that a run's ranks measured
 
 def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Time a trained run, write its record and return it."""
-    timing = timing_of(spec)
+    timing_of(spec)  # refuses a study that times nothing, before it waits for a lock
     torch.set_num_threads(spec.timing_threads)
     made, paths, device = environment(spec.method), Paths(results, spec), pick_device()
     with RunLock(paths.run):
@@ -72,10 +72,6 @@ def time_run(spec: RunSpec, results: Path) -> dict[str, Any]:
             "run": spec.id,
             "digest": spec.digest("time"),
             "weights_sha256": trained_weights(paths),
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-            "precision": spec.engine.precision,
-            "threads": spec.timing_threads,
-            "batch_size": timing.batch_size,
             "other_load": others,
             "pace_seconds": pace.seconds(),
             "tests": tests,

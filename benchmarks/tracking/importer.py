@@ -30,7 +30,6 @@ from benchmarks.studies.runs import TASKS
 from benchmarks.studies.study import Study
 from benchmarks.tracking import entries
 from benchmarks.tracking.store import (
-    Fixable,
     Outage,
     exclusive_writer,
     experiment_id,
@@ -79,12 +78,9 @@ def track(study: Study, results: Path) -> dict[str, Any]:
                 runs = importer.import_runs()
                 _describe(client, importer.experiment, study)
             state |= {"status": "done", "reason": None, "runs": runs}
-        except Fixable as error:
-            state |= {"status": "pending", "reason": str(error)}
-            log.warning("nothing was imported into MLflow at %s: %s: %s", uri, error, error.remedy)
         except Outage as error:
             state |= {"status": "pending", "reason": str(error)}
-            log.warning("MLflow at %s cannot be used now, `track` will catch up: %s", uri, error)
+            log.warning("nothing was imported into MLflow at %s: %s: %s", uri, error, error.remedy)
         write_json(path, state)
     return state
 

@@ -87,7 +87,7 @@ def connect(results: Path) -> MlflowClient:
 
 
 def find_experiments(client: MlflowClient) -> list[str]:
-    """Return the ids of the experiments of all studies. Raise :class:`Fixable` if there is none but one that somebody
+    """Return the ids of the experiments of all studies. Raise :class:`Outage` if there is none but one that somebody
     deleted."""
     from mlflow.entities import ViewType
 
@@ -98,9 +98,9 @@ def find_experiments(client: MlflowClient) -> list[str]:
     return active
 
 
-def _deleted(experiment: Experiment) -> Fixable:
+def _deleted(experiment: Experiment) -> Outage:
     id, name = experiment.experiment_id, experiment.name
-    return Fixable(
+    return Outage(
         f"the experiment {name} was deleted in MLflow",
         f"restore it with `mlflow experiments restore --experiment-id {id}`, or remove it for good with `mlflow gc "
         f"--experiment-ids {id}` (both want the database in MLFLOW_TRACKING_URI, gc also as --backend-store-uri); "
@@ -110,7 +110,7 @@ def _deleted(experiment: Experiment) -> Fixable:
 
 def experiment_id(client: MlflowClient, results: Path, study: str) -> str:
     """Return the id of a study's experiment, and create it if it is missing, with its artifacts in the results folder
-    unless a server has them. Raise :class:`Fixable` if somebody deleted it."""
+    unless a server has them. Raise :class:`Outage` if somebody deleted it."""
     found = client.get_experiment_by_name(study)
     if found and found.lifecycle_stage == "deleted":
         raise _deleted(found)
@@ -157,15 +157,12 @@ def exclusive_writer(results: Path) -> Iterator[str]:
 
 
 class Outage(Exception):
-    """The server cannot be reached, or the server, its database or the disk fails. ``remedy`` tells what to do."""
+    """The server cannot be reached, or the server, its database or the disk fails, or the store is in a state that only
+    a user can change. ``remedy`` tells what to do."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(cause)
         self.remedy = remedy
-
-
-class Fixable(Outage):
-    """The store is in a state that only a user can change."""
 
 
 @contextmanager
@@ -226,7 +223,7 @@ def _settle(results: Path) -> None:
         except sqlite3.OperationalError as error:
             if "readonly" not in str(error):
                 raise
-            raise Fixable(
+            raise Outage(
                 f"{path} was copied or moved here from the folder of {moved[0]}, and cannot be written",
                 "make it writable, or copy the results folder to a place where it is",
             ) from error

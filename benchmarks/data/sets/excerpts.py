@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.data.cards import Card
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.records import Raw
 from benchmarks.data.sets.gsm8k import DATASETS as GSM8K
@@ -18,24 +17,22 @@ QUESTIONS = 200
 def excerpt(whole: DataSet, records: str) -> Generated:
     """Return the data set of :data:`QUESTIONS` test rows of ``whole``, spread evenly over it; ``records``: their
     digest."""
-    card = Card(
-        name=f"{whole.card.name}_{QUESTIONS}",
-        title=f"{whole.card.title} ({QUESTIONS} questions)",
-        source=whole.card.source,
-        revision=whole.card.revision,
-        licence=whole.card.licence,
-        citation=whole.card.citation,
-        forms=whole.card.forms,
-        counts={"test": QUESTIONS},
-        records={"test": records},
-        notes=f"{QUESTIONS} rows of {whole.card.name}'s test split, spread evenly.",
-    )
+    own = {
+        "name": f"{whole.card.name}_{QUESTIONS}",
+        "title": f"{whole.card.title} ({QUESTIONS} questions)",
+        "version": "1",
+        "counts": {"test": QUESTIONS},
+        "records": {"test": records},
+        "files": {},
+        "hub": None,
+        "notes": f"{QUESTIONS} rows of {whole.card.name}'s test split, spread evenly.",
+    }
 
     def rows(split: str) -> Iterator[Raw]:
         found = whole.rows(split)
         return (found[place] for place in spread_over(len(found), QUESTIONS))
 
-    return Generated(card, rows, derived=((whole, "test"),))
+    return Generated(whole.card.model_copy(update=own), rows, derived=((whole, "test"),))
 
 
 DATASETS = (
