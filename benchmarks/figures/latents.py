@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Patch
 
 from benchmarks.analysis.dimensions import correlation_graph, correlations
 from benchmarks.analysis.interventions import clique_effects
@@ -404,7 +405,7 @@ class DrawsFigure(LatentsFigure):
 
     topic = "what R encodes, and how it is read"
     every_row = True
-    causes: ClassVar = {"draw": "draw", "first word": "first word", "question": "question"}
+    causes: ClassVar = {"draw": "the draw", "first word": "the first word", "question": "the question"}
     readings: ClassVar = {
         "own": "own R, own draw",
         "donor": "other's R, other's draw",
@@ -443,16 +444,20 @@ class DrawsFigure(LatentsFigure):
             left.set_title(self.block_title(analysis), loc="left")
             left.set_ylabel("Variance of R (%)")
             right.set_ylabel("Steps (%)")
-        for axes in panels[-1]:
+            for axes in (left, right):
+                axes.set_xticks(sorted(data["step"].unique()))
+                axes.set_xlim(data["step"].min() - 0.5, data["step"].max() + 0.5)
+                axes.set_ylim(0, 105)
+        for axes, names in zip(panels[-1], (self.causes, self.readings), strict=True):
             axes.set_xlabel("Thinking step")
-            axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.3))
+            # of all names, also of those that the last panel has no bars of
+            keys = [Patch(color=colour(at), label=label) for at, label in enumerate(names.values())]
+            axes.legend(handles=keys, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.3))
 
     def _bars(self, axes: Axes, data: pd.DataFrame, names: dict[str, str]) -> None:
-        for at, (name, label) in enumerate(names.items()):
+        for at, name in enumerate(names):
             lines = data.loc[data["name"] == name]
-            bars(axes, lines["step"], 100 * lines["share"], at, len(names), color=colour(at), label=label)
-        axes.set_xticks(sorted(data["step"].unique()))
-        axes.set_ylim(0, 105)
+            bars(axes, lines["step"], 100 * lines["share"], at, len(names), color=colour(at))
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         first = "" if len(self.study.evaluation.tests) == 1 else "; of several test sets the first"
@@ -467,7 +472,7 @@ class DrawsFigure(LatentsFigure):
         for analysis in self.analyses:
             if (of := _of(data, analysis)).empty:
                 continue
-            causes = _by_step(of.loc[of["part"] == "explained"], {name: f"the {name}" for name in self.causes})
+            causes = _by_step(of.loc[of["part"] == "explained"], self.causes)
             readings = _by_step(of.loc[of["part"] == "reading"], self.readings)
             yield f"""{self.block_title(analysis)}. Variance of R: {causes or "none"}. Steps: {readings or "none"}."""
 
