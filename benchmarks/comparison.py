@@ -22,7 +22,7 @@ from benchmarks.records.results import StudyRecords, read_study, require_records
 from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.study import Study, load_study, require_run, shipped
+from benchmarks.studies.study import Study, load_study, require_run, shipped, study_of_folder
 from benchmarks.tracking.importer import run_results
 from benchmarks.tracking.reading import tracked_run
 from methods.errors import InputError
@@ -131,16 +131,7 @@ def _study_and_results(called: str, results: Path, held: str | None) -> tuple[St
     """Return a study and the folder that holds the folder of its results, which may be what it is called by."""
     if called in shipped() or called.endswith((".yaml", ".yml")) or not Path(called).is_dir():
         return load_study(called), results
-    folder = Path(called).resolve()
-    if held is None and folder.name not in shipped():
-        raise InputError(
-            f"{called} is not named like a study of the suite: call its results by the study's file, "
-            "STUDY.yaml:BLOCK/ROW, or `compare` them with --study STUDY.yaml"
-        )
-    study = load_study(held or folder.name)
-    if study.name != folder.name:
-        raise InputError(f"{called} does not hold the results of {study.name}, whose folder has the study's name")
-    return study, folder.parent
+    return study_of_folder(Path(called), held), Path(called).resolve().parent
 
 
 def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) -> pd.DataFrame:

@@ -27,7 +27,9 @@ from methods.errors import InputError
 def known(*studies: Study) -> Iterator[pytest.MonkeyPatch]:
     """Have fabricated studies found by their names."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "load_study", {made.name: made for made in studies}.__getitem__)
+        by_name = {made.name: made for made in studies}.__getitem__
+        for module in ("benchmarks.comparison", "benchmarks.studies.study"):
+            patch.setattr(f"{module}.load_study", by_name)
         yield patch
 
 
@@ -109,7 +111,7 @@ def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared
     pd.testing.assert_frame_equal(found.metrics, compared.metrics)
     pd.testing.assert_frame_equal(found.questions, compared.questions)
     assert found.b == f"fake:equation/cot/s0 ({tmp_path}/fake/runs/equation/cot/s0)"
-    with pytest.raises(InputError, match=r"fake is not named like a study .* `compare` them with --study STUDY.yaml"):
+    with pytest.raises(InputError, match=r"fake is not named like a study .* say with --study whose results these are"):
         compare(*names, Path(), None, "default")
     elsewhere = names[0].replace("fake:", "runs:").replace(f"{folder}/", f"{folder}/fake/")
     with pytest.raises(InputError, match="runs does not hold the results of fake"):

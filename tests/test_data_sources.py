@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.data import DATASETS, load_records, normalise, sources
 from benchmarks.data.cards import File
-from benchmarks.data.records import DataError
+from benchmarks.data.records import DataError, Raw
 from benchmarks.data.sets import gsm8k, svamp
-from benchmarks.data.sources import DATA_VARIABLE, DataSet
+from benchmarks.data.sources import DATA_VARIABLE, DataSet, Generated
 from conftest import bibtex_fields
 from methods.errors import InputError
 
@@ -43,6 +43,14 @@ def test_a_row_is_read_from_the_folder(folder: Path):
     (folder / "gsm8k/train.jsonl").write_text(GOOD + "\n", encoding="utf-8")
     (row,) = small_gsm8k().rows("train")
     assert (row.question, row.solution, row.answer) == ("How many?", "It is 1+1=<<1+1=2>>2.", "2")
+
+
+def test_generated_rows_are_numbered():
+    card = DATASETS["embedded"].card.model_copy(update={"counts": {"test": 3}, "records": {"test": None}})
+    generated = Generated(
+        card, lambda split: [Raw("", "Which?", "", "1"), Raw("b", "What?", "", "2"), Raw("", "", "", "3")]
+    )
+    assert [row.key for row in generated.rows("test")] == ["0", "b", "2"]
 
 
 def test_answers_are_numbers_where_they_are_scored_as_numbers(folder: Path):

@@ -325,6 +325,9 @@ def test_a_folder_that_is_not_one_study_s_is_named(tmp_path: Path) -> None:
     assert f"name one study's folder, e.g. {tmp_path}/smoke" in output("verify", tmp_path, code=2)
     write_json(tmp_path / "fake/collect.json", {})
     assert f"e.g. {tmp_path}/fake, or say with --study" in output("verify", tmp_path, code=2)
+    for command in ("verify", "rescore"):  # not the folder `smoke` beside it
+        done = output(command, tmp_path / "fake", "--study", "smoke", code=2)
+        assert f"{tmp_path}/fake does not hold the results of smoke" in done
 
 
 @pytest.mark.parametrize(

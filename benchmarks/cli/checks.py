@@ -12,8 +12,7 @@ import typer
 
 from benchmarks.cli.common import RESULTS, Results, StudyArgument, load_for_one_process, refuse_options
 from benchmarks.plan.hardware import GPUS, get_gpu
-from benchmarks.studies.paths import COLLECTED
-from benchmarks.studies.study import Study, StudyError, load_study, shipped
+from benchmarks.studies.study import Study, load_study, study_of_folder
 from benchmarks.timing import USUAL, Part
 from methods.errors import InputError
 
@@ -270,7 +269,7 @@ def verify(folder: FolderArgument, study: StudyOption = None) -> None:
     """
     from benchmarks.verification import checks
 
-    findings = checks.verify(_study_of(folder, study), folder)
+    findings = checks.verify(study_of_folder(folder, study), folder)
     typer.echo(checks.report(findings))
     raise typer.Exit(any(finding.kind == "differs" for finding in findings))
 
@@ -284,20 +283,7 @@ def rescore(folder: FolderArgument, study: StudyOption = None) -> None:
     from benchmarks.verification import rescoring
 
     found = 0
-    for line in rescoring.rescore(_study_of(folder, study), folder):
+    for line in rescoring.rescore(study_of_folder(folder, study), folder):
         typer.echo(line)
         found += 1
     typer.echo(f"{found} changes" if found else "no score moves")
-
-
-def _study_of(folder: Path, study: str | None) -> Study:
-    """Return the study whose results a folder holds: the one named, or that of the folder's name."""
-    if not folder.is_dir():
-        raise StudyError(f"there is no folder {folder}: name that of a study's results")
-    if study is None and folder.resolve().name not in shipped():
-        example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
-        raise StudyError(
-            f"{folder} is not named like a study: name one study's folder, e.g. {example}, or say "
-            "with --study whose results these are"
-        )
-    return load_study(study or folder.resolve().name)

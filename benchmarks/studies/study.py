@@ -22,7 +22,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from benchmarks.files import folder_from_environment
 from benchmarks.studies.micro_batches import on_gpus, requested_gpus
-from benchmarks.studies.paths import TAKEN
+from benchmarks.studies.paths import COLLECTED, TAKEN
 from benchmarks.studies.runs import RunSpec, override_training, run_id
 from benchmarks.studies.specs import (
     AnalysisSpec,
@@ -322,6 +322,24 @@ def load_study(name: str) -> Study:
     _require_own_name(study.name, path)
     require_timed_figures(study)
     study._file = None if file.parent == STUDIES else str(path)
+    return study
+
+
+def study_of_folder(folder: Path, named: str | None) -> Study:
+    """Return the study whose results a folder holds: the one that is ``named``, or that of the folder's name. Raise
+    StudyError if there is no such folder, or if the study's results are in one of another name."""
+    name = folder.resolve().name
+    if not folder.is_dir():
+        raise StudyError(f"there is no folder {folder}: name that of a study's results")
+    if named is None and name not in shipped():
+        example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
+        raise StudyError(
+            f"{folder} is not named like a study of the suite: name one study's folder, e.g. {example}, or say with "
+            "--study whose results these are"
+        )
+    study = load_study(named or name)
+    if study.name != name:
+        raise StudyError(f"{folder} does not hold the results of {study.name}, whose folder has the study's name")
     return study
 
 

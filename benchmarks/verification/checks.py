@@ -59,7 +59,7 @@ def verify(study: Study, folder: Path) -> list[Finding]:
     folder = folder.resolve()
     # Runs of other studies have their results in a folder beside this one
     with unpacked(folder.parent, [study.name, *(run.study for run in study.sources.values())]) as results:
-        if folder.name != study.name or not (results / study.name / COLLECTED).is_file():
+        if not (results / study.name / COLLECTED).is_file():
             raise BrokenRecord(
                 f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
                 f"`{study.command('collect', folder.parent)}` has left {COLLECTED}"
