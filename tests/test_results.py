@@ -174,6 +174,19 @@ def test_a_run_with_the_settings_of_a_shared_studys_run_is_that_run(sharing: tup
     assert line(frame, "text/longer/s0", test="beta")["status"] == "not run"
 
 
+def test_whom_else_a_decoding_is_meant_for_does_not_part_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deciding(only: list[str] | None, **settings: Any) -> Study:
+        decodings = {"default": {"seeds": 3}, "drawn": {"tokens": "sample", "only": only}}
+        rows = [{"id": "chain", "method": "cot_sft"}, {"id": "marcos", "method": "marcos"}]
+        return study(rows=rows, evaluation={"tests": ["alpha"], "decodings": decodings}, **settings)
+
+    both = deciding(["cot_sft", "marcos"])
+    monkeypatch.setattr("benchmarks.studies.study.load_study", lambda name: both)
+    for only, homes in ((["cot_sft"], ["fake", "fake"]), (None, ["fake", "fake"])):
+        found = deciding(only, name="second", shares="fake").sources
+        assert [found[f"text/{row}/s0"].study for row in ("chain", "marcos")] == homes
+
+
 @pytest.mark.parametrize(("shares", "homes"), [("b", "bb"), (["a", "b"], "ab"), (["b", "a"], "bb"), (None, "cc")])
 def test_of_several_shared_studies_the_first_that_has_a_run_gives_it(
     shares: Any, homes: str, monkeypatch: pytest.MonkeyPatch

@@ -155,10 +155,14 @@ class RunSpec(Strict):
     def covers(self, asked: RunSpec) -> bool:
         """Return whether this run, if it is trained like the ``asked`` run, provides all of that run's results."""
         held, wanted, parts = self.evaluation, asked.evaluation, {"tests", "decodings"}
+        ours, theirs = (  # a run has the decodings that are meant for its method: which others there are is no matter
+            {name: spec.model_copy(update={"only": None}) for name, spec in evaluation.decodings.items()}
+            for evaluation in (held, wanted)
+        )
         return (
             held.model_dump(exclude=parts) == wanted.model_dump(exclude=parts)
             and set(wanted.tests) <= set(held.tests)
-            and wanted.decodings.items() <= held.decodings.items()
+            and theirs.items() <= ours.items()
             and (asked.timing is None or (asked.timing, asked.timing_threads) == (self.timing, self.timing_threads))
             and (asked.analysis == self.analysis or self.steerable_latents is None)
         )
