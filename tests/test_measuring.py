@@ -233,8 +233,9 @@ def test_the_committed_table_is_that_of_its_records(tmp_path: Path) -> None:
     """The study has gained a test set since. The table has those that were measured."""
     committed = Path(__file__).parents[1] / "results/reference/h200"
     shutil.copytree(committed / "runs", tmp_path / "runs")
-    for path in render_measured(load_study("paper_0.5b"), tmp_path):
-        assert path.read_text(encoding="utf-8") == (committed / path.name).read_text(encoding="utf-8"), path.name
+    for name in ("paper_0.5b", "paper_0.5b_text", "paper_3b_text"):
+        for path in render_measured(load_study(name), tmp_path):
+            assert path.read_text(encoding="utf-8") == (committed / path.name).read_text(encoding="utf-8"), path.name
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,7 @@ def test_hours_are_near_those_that_a_gpu_took(without_files: None) -> None:
     By FLOPs alone, two of the five estimates would be a fifth of the measured time.
     """
     records = {file.stem: read_json(file) for file in sorted(MEASURED.glob("runs/paper_0.5b/equation/*.json"))}
+    del records["marcos"]  # measured without compilation, which the plan takes for granted
     shares = {}
     for row in records:
         made = _plan("paper_0.5b", row)
