@@ -437,6 +437,7 @@ class DrawsFigure(LatentsFigure):
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         shown = [(analysis, of) for analysis in self.analyses if not (of := _of(data, analysis)).empty]
+        steps = sorted(set(data["step"].tolist()))
         panels = grid(canvas, len(shown), 2, (3.4, 1.8))
         for (left, right), (analysis, of) in zip(panels, shown, strict=True):
             self._bars(left, of.loc[of["part"] == "explained"], self.causes)
@@ -445,8 +446,8 @@ class DrawsFigure(LatentsFigure):
             left.set_ylabel("Variance of R (%)")
             right.set_ylabel("Steps (%)")
             for axes in (left, right):
-                axes.set_xticks(sorted(data["step"].unique()))
-                axes.set_xlim(data["step"].min() - 0.5, data["step"].max() + 0.5)
+                axes.set_xticks(steps)
+                axes.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
                 axes.set_ylim(0, 105)
         for axes, names in zip(panels[-1], (self.causes, self.readings), strict=True):
             axes.set_xlabel("Thinking step")
