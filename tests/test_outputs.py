@@ -149,10 +149,8 @@ def test_published_outputs_have_the_accuracies_that_their_authors_state() -> Non
         assert products.lines["accuracy"].tolist() == [stated]
 
 
-def test_pages_print_the_committed_scores() -> None:
-    frame = pd.read_csv(REFERENCE / "gsm8k/scores.csv")
-    readme, page = ((folder / "README.md").read_text(encoding="utf-8") for folder in (ROOT, REFERENCE))
-    for line in frame.to_dict("records"):
+def test_the_page_prints_the_committed_scores() -> None:
+    page = (REFERENCE / "README.md").read_text(encoding="utf-8")
+    for line in pd.read_csv(REFERENCE / "gsm8k/scores.csv").to_dict("records"):
         accuracy, low, high = (100 * line[name] for name in ("accuracy", "low", "high"))
-        assert f"{accuracy:.1f} |  {low:.1f} to {high:.1f} |" in readme
         assert f"{100 * STATED[line['outputs']]:.3f} |          {accuracy:.3f} | {low:.2f} to {high:.2f} |" in page
