@@ -30,7 +30,7 @@ def read_external_rows(ours: StudyRecords, named: Sequence[str]) -> ExternalRows
     of outputs that :func:`benchmarks.outputs.score` takes. Files of one NAME are one row. Raise :class:`InputError` if
     one of them cannot be read, or has nothing that belongs beside ``ours``."""
     for id, run in ours.runs.items():
-        if run.evaluate and (tests := other_versions(run.evaluate.model_dump())):
+        if run.evaluate and (tests := other_versions(run.evaluate.scorers)):
             raise InputError(
                 f"{id} was scored by another version of the scorer than today's ({', '.join(tests)}), and what others "
                 f"made is not: run `marcos-bench rescore {ours.folder}` first"
@@ -63,7 +63,7 @@ def _of_folder(ours: StudyRecords, name: str, place: str) -> tuple[list[dict[str
         raise InputError(f"{place} has no results of {study.name}: name a folder that has a folder {study.name}")
     if home / study.name == ours.folder.resolve():
         raise InputError(f"{place} holds the results that the table is made from: name somebody else's")
-    with unpacked(home, [study.name, *(run.study for run in study.sources.values())]) as results:
+    with unpacked(home, [study.name, *study.shared]) as results:
         theirs = read_collected(study, results)
         unlike = {id: why for id in study.runs if (why := _difference(ours, theirs, id))}
         by_reason: dict[str, list[str]] = {}
@@ -108,7 +108,7 @@ def _difference(ours: StudyRecords, theirs: StudyRecords, id: str) -> str | None
         return f"no record of {'their' if mine else 'our'} data"
     if places := sorted(place for place in mine | other if mine.get(place) != other.get(place)):
         return f"other data ({', '.join(places)})"
-    if tests := other_versions(held.evaluate.model_dump()):
+    if tests := other_versions(held.evaluate.scorers):
         return f"scored by another version of the scorer than today's ({', '.join(tests)}): `marcos-bench rescore`"
     return None
 

@@ -27,6 +27,7 @@ from benchmarks.scoring import SCORERS, Reference, Score, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Form
 from benchmarks.studies.study import Study
+from benchmarks.tables.base import cell, interval_cell, percent, points
 from benchmarks.tables.markup import DASH
 from methods.errors import InputError, suggestion
 
@@ -76,7 +77,7 @@ class Scores:
     lines: pd.DataFrame
     tests: pd.DataFrame  # of all pairs, as of `compare_rows`
     unmatched: pd.DataFrame  # outputs, and the columns of `UNMATCHED`
-    verdicts: pd.DataFrame  # one line per question, one column per file or run: the share of its answers that are right
+    shares: pd.DataFrame  # one line per question, one column per file or run: the share of its answers that are right
 
 
 def score(
@@ -88,7 +89,7 @@ def score(
     and `gold`). Raise :class:`InputError` if a file cannot be read or matches no question."""
     if (test is None) == (scorer is None):
         raise InputError("name the test set that was answered (--test), or a --scorer if the file has its own `gold`")
-    questions = published_questions(test) if test else _own_questions(Path(names[0]), str(scorer))
+    questions = questions_of_test(test) if test else _own_questions(Path(names[0]), str(scorer))
     labels = _labels(names)
     rows = [_scored(label, name, questions, results, decoding) for name, label in labels.items()]
     correct = {row.label: correctness(row.verdicts) for row in rows}
@@ -99,7 +100,7 @@ def score(
         lines=pd.DataFrame([_line(row, correct[row.label], len(questions.records)) for row in rows]),
         tests=compare_rows(correct),
         unmatched=pd.concat(unmatched, ignore_index=True).reindex(columns=["outputs", *UNMATCHED]),
-        verdicts=shares.reindex([record.id for record in questions.records]).rename_axis("id").reset_index(),
+        shares=shares.reindex([record.id for record in questions.records]).rename_axis("id").reset_index(),
     )
 
 
@@ -120,7 +121,7 @@ def published_scores(title: str, source: str, test: str, path: Path, results: Pa
         file=path.name,
         sha256=sha256(path),
         scorer=ScoredBy(name=scorer.name, version=scorer.version),
-        n_distinct=len({same_as[id] for id in scores.verdicts.dropna()["id"]}),
+        n_distinct=len({same_as[id] for id in scores.shares.dropna()["id"]}),
         **{key: line[key] for key in ("n", "of", "unmatched", "accuracy", "low", "high", "strict", "no_answer")},
     )
 
@@ -133,8 +134,8 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
     return {name: name if stems.count(stem) > 1 else stem for name, stem in zip(names, stems, strict=True)}
 
 
-def published_questions(test: str) -> Questions:
-    """Return the questions of a published test set, whatever study asks them."""
+def questions_of_test(test: str) -> Questions:
+    """Return the questions of a test set, whatever study asks them."""
     card = get_dataset(test).card
     return Questions(test, load_records(test, cast(Form, card.forms[0]), "test"), scorer_of(test))
 
@@ -259,7 +260,7 @@ def render(scores: Scores) -> str:
         tests = []
         for test in scores.tests.to_dict("records"):
             p = DASH if pd.isna(test["p_holm"]) else f"{test['p_holm']:.2g}"
-            tests.append([test["a"], test["b"], test["n"], f"{100 * test['difference']:+.2f}", p, test["kind"]])
+            tests.append([test["a"], test["b"], test["n"], points(test["difference"]), p, test["kind"]])
         headers = ["A", "B", "n", "A - B (points)", "p (Holm)", "test"]
         parts += ["## Paired tests over the same questions"]
         parts += [tabulate(tests, headers, tablefmt="pipe", disable_numparse=True)]
@@ -270,16 +271,13 @@ def render(scores: Scores) -> str:
 
 
 def _shown(line: Mapping[Any, Any]) -> dict[str, str]:
-    def percent(share: float | None) -> str:
-        return DASH if share is None or pd.isna(share) else f"{100 * share:.2f}"
-
     return {
         "Outputs": line["outputs"],
         "n": f"{line['n']:,}" if line["n"] == line["of"] else f"{line['n']:,} of {line['of']:,}",
         "Accuracy (%)": percent(line["accuracy"]),
-        "95 % interval": f"{percent(line['low'])} to {percent(line['high'])}",
-        "Strict (%)": percent(line["strict"]),
-        "No answer (%)": percent(line["no_answer"]),
+        "95 % interval": interval_cell(line).text,
+        "Strict (%)": cell(line["strict"], percent).text,
+        "No answer (%)": cell(line["no_answer"], percent).text,
         "Lines not matched": str(line["unmatched"]),
     }
 
@@ -290,6 +288,6 @@ def write(scores: Scores, folder: Path) -> list[Path]:
         "table.md": render(scores) + "\n",
         "scores.csv": scores.lines.to_csv(index=False),
         **({"paired_tests.csv": scores.tests.to_csv(index=False)} if len(scores.tests) else {}),
-        "verdicts.csv": scores.verdicts.replace({True: 1, False: 0}).to_csv(index=False, float_format="%g"),
+        "verdicts.csv": scores.shares.replace({True: 1, False: 0}).to_csv(index=False, float_format="%g"),
     }
     return write_texts(folder, texts)

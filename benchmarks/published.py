@@ -29,7 +29,7 @@ from benchmarks.data.tokenizers import encode_questions, encode_texts, read_toke
 from benchmarks.engine import pick_device
 from benchmarks.evaluation.inference import batches_by_length, generate, texts_of
 from benchmarks.files import read_json, write_text
-from benchmarks.outputs import Questions, published_questions
+from benchmarks.outputs import Questions, questions_of_test
 from benchmarks.records.statistics import correctness, interval
 from benchmarks.timing.steps import timed
 from methods.backbone import Backbone
@@ -169,7 +169,7 @@ def get_published(name: str) -> Published:
 
 def evaluate(name: str, test: str, folder: Path | None = None, latents: int | None = None) -> Result:
     """Answer a test set with a published model. ``folder``: with its weights; None: download them from the hub."""
-    entry, questions = get_published(name), published_questions(test)
+    entry, questions = get_published(name), questions_of_test(test)
     place = folder or _downloaded(name, entry)
     model = load(name, place, latents)
     device = pick_device()

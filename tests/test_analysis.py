@@ -182,6 +182,8 @@ class Obeying:
     def __init__(self) -> None:
         self.given: list[tuple[Intervention, ...]] = []
 
+    decoding = Decoding()
+
     def generate(self, questions: list[list[int]], decoding: Decoding) -> Responses:
         self.given.append(decoding.interventions)
         (dim,) = next(one.dims for one in decoding.interventions if one.value)
@@ -199,7 +201,7 @@ def test_steering_sets_one_dimension_alone_in_one_step() -> None:
     dims = [2 * digit + 1 if digit != 6 else None for digit in range(10)]
     encoded = Encoding(np.zeros((10, 24)), dims, [None if dim is None else 0.8 for dim in dims], [1.0] * 10)
     model = Obeying()
-    frame = steer(cast(TrainedModel, model), test, Decoding(), encoded, steps=3)
+    frame = steer(cast(TrainedModel, model), test, encoded, steps=3)
     rest = tuple(dim for dim in range(24) if dim != 5)
     assert model.given[2] == (Intervention(rest, 0.0, 1), Intervention((5,), 0.8, 1))
     assert model.given[11] == (Intervention(rest, 0.0, 2), Intervention((5,), 0.8, 2))

@@ -21,7 +21,6 @@ from benchmarks.analysis.responses import TrainedModel
 from benchmarks.checkpoints import save_weights
 from benchmarks.data import decode, open_corpus, prepare
 from benchmarks.engine.adapters import whole_weights
-from benchmarks.evaluation.inference import decoding_of
 from benchmarks.figures.latents import DrawsFigure, EncodingFigure
 from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.models import build_method, trained_weights
@@ -108,9 +107,8 @@ def test_latents_of_a_method_that_encodes_nothing_are_those_that_decoding_traces
     samples, values = drawn.latents
     assert drawn.record.source == "drawn" and len(samples) == len(values) == 2 * 6 * 3
     model = TrainedModel.load(analysis.spec, results)
-    decoding = decoding_of(analysis.spec.evaluation.decodings["default"], analysis.spec.evaluation, seed=0)
     test = model.test("embedded_in_domain", 6)
-    trace = model.generate(test.questions, decoding, trace=True).trace["R"]
+    trace = model.generate(test.questions, model.decoding, trace=True).trace["R"]
     np.testing.assert_allclose(trace.reshape(18, 32), values[:18], rtol=1e-4, atol=1e-5)
     assert list(samples["id"][:18:3]) == test.ids and list(samples["step"][:3]) == [1, 2, 3]
 

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from benchmarks.analysis.explaining import Explanation, TokenEmbeddings, show, token_embeddings
 from benchmarks.analysis.responses import TrainedModel
-from benchmarks.evaluation.inference import decoding_of
 from methods.errors import InputError
 from test_analysis_task import RUN, command, results, study
 
@@ -90,10 +89,9 @@ def test_latents_are_written_by_run_and_name(results: Path, tmp_path: Path) -> N
     }
     assert {values.dtype for values in arrays.values()} == {np.dtype("float32")}
     model = TrainedModel.load(study().runs[CODI], results)
-    decoding = decoding_of(model.spec.evaluation.decodings["default"], model.spec.evaluation, seed=0)
     asked = model.test("embedded_in_domain").questions[:1]
     np.testing.assert_array_equal(
-        arrays[f"{CODI}/latents"], model.generate(asked, decoding, trace=True).trace["latents"][0]
+        arrays[f"{CODI}/latents"], model.generate(asked, model.decoding, trace=True).trace["latents"][0]
     )
     median = np.median(token_embeddings(model.method).norm(dim=-1).numpy())
     assert arrays[f"{CODI}/median_token_norm"] == pytest.approx(median)

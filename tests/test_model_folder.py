@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.data import open_test
-from benchmarks.evaluation.inference import decoding_of
 from benchmarks.evaluation.task import evaluate
 from benchmarks.files import write_json
 from benchmarks.studies.paths import Paths
@@ -64,9 +63,8 @@ def stored(trained: Path, method: str) -> pd.DataFrame:
 def test_a_question_is_answered_as_in_the_evaluate_stage(method: str, trained: Path, copied: Path) -> None:
     different = stored(trained, method).drop_duplicates("text")[:3]
     model = TrainedModel.of_folder(copied / method)
-    decoding = decoding_of(model.spec.evaluation.decodings["default"], model.spec.evaluation, seed=0)
     for question, text in different.to_numpy().tolist():
-        assert model.generate([model.tokenize(f" {question}\n")], decoding).answers == [text]
+        assert model.generate([model.tokenize(f" {question}\n")], model.decoding).answers == [text]
 
 
 def test_a_model_alone_is_explained_as_in_its_study(

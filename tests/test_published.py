@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.data import decode
 from benchmarks.files import read_json
-from benchmarks.outputs import published_questions, score
+from benchmarks.outputs import questions_of_test, score
 from benchmarks.published import PUBLISHED, evaluate, get_published, load, read_tensors
 from benchmarks.scoring import SCORERS, Reference
 from commands import invoke
@@ -142,9 +142,9 @@ def test_offline_message_says_what_to_download(tmp_path: Path, monkeypatch: pyte
 def test_command_answers_a_test_set_and_score_reads_the_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, few = FOLDER / "codi_gpt2", replace(published_questions("embedded_in_domain"))
+    folder, few = FOLDER / "codi_gpt2", replace(questions_of_test("embedded_in_domain"))
     few = replace(few, records=few.records[:6])
-    monkeypatch.setattr("benchmarks.published.published_questions", lambda test: few)
+    monkeypatch.setattr("benchmarks.published.questions_of_test", lambda test: few)
     arguments = ["published", "codi_gpt2", "--test", "embedded_in_domain", "--folder", str(folder)]
     run = invoke(*arguments, "--output", tmp_path / "answers.jsonl")
     assert (

@@ -24,7 +24,7 @@ from benchmarks.scoring.scorers import scorer_of
 from benchmarks.scoring.synthetic import Summation
 from benchmarks.studies.specs import AnalysisSpec
 from methods.base import Example
-from methods.generation import Decoding, Intervention
+from methods.generation import Intervention
 
 if TYPE_CHECKING:
     from benchmarks.analysis.responses import Responses, TrainedModel
@@ -172,7 +172,7 @@ def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> En
     return found
 
 
-def steer(model: TrainedModel, test: TestSet, decoding: Decoding, encoded: Encoding, steps: int) -> pd.DataFrame:
+def steer(model: TrainedModel, test: TestSet, encoded: Encoding, steps: int) -> pd.DataFrame:
     """Steer each step towards each digit that has a dimension. Return one row per question, step and digit: whether the
     step adds that digit (``obeyed``), and whether everything after it is consistent with it (``followed``)."""
     frames = []
@@ -180,9 +180,8 @@ def steer(model: TrainedModel, test: TestSet, decoding: Decoding, encoded: Encod
         for digit, (dim, value) in enumerate(zip(encoded.dims, encoded.values, strict=True)):
             if dim is None or value is None:
                 continue
-            responses = model.generate(
-                test.questions, replace(decoding, interventions=only_dimension(dim, value, step, encoded))
-            )
+            by_hand = only_dimension(dim, value, step, encoded)
+            responses = model.generate(test.questions, replace(model.decoding, interventions=by_hand))
             digits = drawn_digits(test, responses)
             frames.append(
                 pd.DataFrame(

@@ -19,7 +19,6 @@ from benchmarks.analysis.interventions import require_test
 from benchmarks.analysis.responses import Responses, TrainedModel
 from benchmarks.console import console
 from benchmarks.data import TestSet
-from benchmarks.evaluation.inference import decoding_of
 from benchmarks.files import BrokenRecord, replacing
 from benchmarks.scoring import Score
 from benchmarks.studies.paths import Paths
@@ -113,10 +112,10 @@ def explain_run(model: TrainedModel, question: Question) -> Explanation:
     if question.text is not None:
         heading, ids = question.text, [model.tokenize(question.text)]
     else:
-        test = select_question(model, require_test(spec, question.test), question.number or 1)
+        assert question.number is not None
+        test = select_question(model, require_test(spec, question.test), question.number)
         heading, ids = f"{test.name} {test.ids[0]}: {test.texts[0]}\nGold answer: {test.answers[0]}", test.questions
-    decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
-    responses = model.generate(ids, decoding, trace=True)
+    responses = model.generate(ids, model.decoding, trace=True)
     tokens = TokenEmbeddings(token_embeddings(model.method), model.tokenizer)
     latents = {name: values[0] for name, values in responses.trace.items()}
     if latents:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import StudyError
 from methods.base import ANSWER_MARKER
 from methods.errors import InputError
-from methods.generation import Decoding, Intervention
+from methods.generation import Intervention
 
 if TYPE_CHECKING:
     from benchmarks.analysis.records import Analysis
@@ -33,15 +32,13 @@ def intervene(
 ) -> None:
     """Answer ``count`` questions without intervention and with ``dims`` (e.g. ``3,7``) set to ``value``. Print both."""
     from benchmarks.analysis.responses import TrainedModel  # slow to import, and figures need only the effects
-    from benchmarks.evaluation.inference import decoding_of
 
     if spec.steerable_latents is None:
         raise InputError(f"{spec.id} has no latents that can be set by hand: name a run of another row")
     one = Intervention(parse_dims(dims), value, step)
     model = TrainedModel.load(spec, results)
     asked = model.test(require_test(spec, test), count)
-    decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
-    frame = pd.concat([outputs(model, asked, decoding, by_hand) for by_hand in ([], [one])], ignore_index=True)
+    frame = pd.concat([outputs(model, asked, by_hand) for by_hand in (None, one)], ignore_index=True)
     out = console()
     out.print(changes(frame, dict(zip(asked.ids, asked.texts, strict=True)), show))
     out.print(effects_table(effects(frame)))
@@ -98,13 +95,11 @@ def effects_table(frame: pd.DataFrame) -> Table:
     return table
 
 
-def outputs(
-    model: TrainedModel, test: TestSet, decoding: Decoding, interventions: Sequence[Intervention]
-) -> pd.DataFrame:
+def outputs(model: TrainedModel, test: TestSet, by_hand: Intervention | None) -> pd.DataFrame:
     """Return one row per question: the generated steps and answer, their length in tokens, whether the answer is
     marked, and whether it is correct."""
-    responses = model.generate(test.questions, replace(decoding, interventions=tuple(interventions)))
-    return output_frame(test, responses).assign(setting=setting(interventions))
+    responses = model.generate(test.questions, replace(model.decoding, interventions=(by_hand,) if by_hand else ()))
+    return output_frame(test, responses).assign(setting=setting(by_hand) if by_hand else "")
 
 
 def output_frame(test: TestSet, responses: Responses) -> pd.DataFrame:
@@ -122,13 +117,9 @@ def output_frame(test: TestSet, responses: Responses) -> pd.DataFrame:
     )
 
 
-def setting(interventions: Sequence[Intervention]) -> str:
-    texts = []
-    for one in interventions:
-        dims = ", ".join(map(str, one.dims))
-        where = "" if one.step is None else f" in step {one.step}"
-        texts.append(f"{dims} = {one.value:g}{where}")
-    return "; ".join(texts)
+def setting(by_hand: Intervention) -> str:
+    where = "" if by_hand.step is None else f" in step {by_hand.step}"
+    return f"{', '.join(map(str, by_hand.dims))} = {by_hand.value:g}{where}"
 
 
 def effects(frame: pd.DataFrame) -> pd.DataFrame:

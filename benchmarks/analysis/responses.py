@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.data import TestSet, decode, load_tokenizer, open_test
@@ -17,6 +20,7 @@ from benchmarks.data.tokenizers import encode_questions
 from benchmarks.engine import pick_device
 from benchmarks.evaluation.inference import (
     batches_by_length,
+    decoding_of,
     encode_steps,
     generate_batches,
     load_for_inference,
@@ -83,6 +87,11 @@ class TrainedModel:
         prepare_for_inference(method, spec.engine.model_copy(update={"compile": False}))
         return cls(spec, method, load_tokenizer(folder), folder)
 
+    @property
+    def decoding(self) -> Decoding:
+        """The study's default decoding, with the first seed."""
+        return decoding_of(self.spec.evaluation.decodings["default"], self.spec.evaluation, seed=0)
+
     def test(self, name: str, count: int | None = None) -> TestSet:
         """Return a test set, or ``count`` of its questions, spread evenly over it."""
         test = open_test(self.data, name)
@@ -105,11 +114,10 @@ class TrainedModel:
         :meth:`Method.encode_steps`."""
         if not self.method.encodes_steps(self.method.options):
             return None
-        rows: list[np.ndarray | None] = [None] * len(examples)
+        rows: dict[int, Tensor] = {}
         for indices in batches_by_length([example.question for example in examples], self.spec.evaluation.batch_size):
             latents = encode_steps(self.method, [examples[i] for i in indices], self.spec.engine.precision)
-            for index, row in zip(indices, latents.float().cpu().numpy(), strict=True):
-                rows[index] = row
+            rows.update(zip(indices.tolist(), latents.float().cpu(), strict=True))
         return _stacked(rows)
 
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding, trace: bool = False) -> Responses:
@@ -117,7 +125,7 @@ class TrainedModel:
         decoding = replace(decoding, answer_only=False, trace=trace)
         answers, steps = [""] * len(questions), [[""]] * len(questions)
         tokens = np.zeros(len(questions), dtype=np.int64)
-        traces: dict[str, list[np.ndarray | None]] = {}
+        traces: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
         for indices, generation in generate_batches(self.method, questions, decoding, self.spec):
             ids = output_ids(generation)
             for index, answer, step_ids in zip(indices, generation.answer.tolist(), ids.tolist(), strict=True):
@@ -125,9 +133,7 @@ class TrainedModel:
                 steps[index] = [decode(self.tokenizer, step) for step in step_ids]
             tokens[indices] = (ids != self.method.vocabulary.eos).sum((1, 2)).numpy()
             for name, tensor in generation.trace.items():
-                rows = traces.setdefault(name, [None] * len(questions))
-                for index, row in zip(indices, tensor.float().cpu().numpy(), strict=True):
-                    rows[index] = row
+                traces[name].update(zip(indices.tolist(), tensor.float().cpu(), strict=True))
         return Responses(answers, steps, tokens, {name: _stacked(rows) for name, rows in traces.items()})
 
 
@@ -136,8 +142,6 @@ def evenly(length: int, count: int) -> list[int]:
     return np.linspace(0, length - 1, count).round().astype(int).tolist()
 
 
-def _stacked(rows: list[np.ndarray | None]) -> np.ndarray:
-    """Stack rows to (N, ...). Their first dimension may differ between batches: shorter rows are padded with zeros."""
-    known = [row for row in rows if row is not None]
-    longest = max(len(row) for row in known)
-    return np.stack([np.concatenate([row, np.zeros((longest - len(row), *row.shape[1:]), row.dtype)]) for row in known])
+def _stacked(rows: Mapping[int, Tensor]) -> np.ndarray:
+    """Return rows in the order of their numbers, (N, ...); shorter ones end in zeros."""
+    return pad_sequence([rows[number] for number in sorted(rows)], batch_first=True).numpy()

@@ -30,7 +30,7 @@ from benchmarks.analysis.responses import Responses, TrainedModel, evenly
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, TestSet, decode, open_corpus
 from benchmarks.environment import environment, with_hardware
-from benchmarks.evaluation.inference import answer, decoding_of
+from benchmarks.evaluation.inference import answer
 from benchmarks.files import write_json, write_parquet
 from benchmarks.models import trained_weights
 from benchmarks.processes.locks import RunLock
@@ -39,7 +39,7 @@ from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from methods.base import Example
 from methods.errors import InputError
-from methods.generation import Decoding, Intervention
+from methods.generation import Intervention
 
 
 def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
@@ -52,23 +52,22 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     path = Paths(results, spec).analysis
     with RunLock(path.parent):
         model = TrainedModel.load(spec, results)
-        decoding = decoding_of(spec.evaluation.decodings["default"], spec.evaluation, seed=0)
         tests = [model.test(test, spec.analysis.questions) for test in spec.evaluation.tests]
-        responses = [model.generate(test.questions, decoding, trace=True) for test in tests]
+        responses = [model.generate(test.questions, model.decoding, trace=True) for test in tests]
         corpus = open_corpus(model.data, "validation")
         latents, source = _latents(model, corpus, tests, responses, name)
         values = np.stack(latents["values"].tolist())
         found = patterns(values, spec.analysis)
         frames = {
             "latents": latents,
-            "interventions": _interventions(model, tests, responses, decoding, found),
+            "interventions": _interventions(model, tests, responses, found),
             "samples": _samples(model, tests),
         }
         examples, found_digits = corpus.examples(range(len(corpus))), None
         if (encoded := model.encode(examples)) is not None:
-            frames |= _draws(model, examples, encoded, tests[0], decoding, name)
+            frames |= _draws(model, examples, encoded, tests[0], name)
             if (test := next(filter(is_summation, tests), None)) is not None:
-                found_digits = _digits(model, examples, encoded, test, decoding, frames)
+                found_digits = _digits(model, examples, encoded, test, frames)
         files = {key: write_parquet(path.with_name(f"{key}.parquet"), frame) for key, frame in frames.items()}
         record = {
             "run": spec.id,
@@ -111,7 +110,7 @@ def _by_step(test: str, ids: Sequence[str], latents: np.ndarray) -> pd.DataFrame
 
 
 def _interventions(
-    model: TrainedModel, tests: list[TestSet], responses: list[Responses], decoding: Decoding, found: Patterns
+    model: TrainedModel, tests: list[TestSet], responses: list[Responses], found: Patterns
 ) -> pd.DataFrame:
     """Return outputs without intervention, and with the clique at each value."""
     values = model.spec.analysis.values if found.clique else ()
@@ -121,7 +120,7 @@ def _interventions(
     with Progress(f"{model.spec.id} interventions", count) as progress:
         for one in by_hand:
             for test in tests:
-                frame = outputs(model, test, decoding, [one])
+                frame = outputs(model, test, one)
                 frames.append(frame.assign(dims=",".join(map(str, one.dims)), value=one.value))
                 progress.advance(len(test))
     columns = [*frames[0], "dims", "value"]  # also if no dimension is ever active, so nothing was set
@@ -131,11 +130,9 @@ def _interventions(
 def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
     """Return answers under many draws, by seed, and with the mean in place of a draw (seed :data:`MEAN`)."""
     spec = model.spec
-    default = spec.evaluation.decodings["default"]
-    mean = default.model_copy(update={"latents": "mean"})
-    only = not reads_steps(test.name for test in tests)
-    runs = [(seed, decoding_of(default, spec.evaluation, seed, only)) for seed in range(spec.analysis.samples)]
-    runs.append((MEAN, decoding_of(mean, spec.evaluation, 0, only)))
+    default = replace(model.decoding, answer_only=not reads_steps(test.name for test in tests))
+    runs = [(seed, replace(default, seed=seed)) for seed in range(spec.analysis.samples)]
+    runs.append((MEAN, replace(default, latents="mean")))
     frames = []
     with Progress(f"{spec.id} samples", len(runs) * sum(map(len, tests))) as progress:
         for seed, decoding in runs:
@@ -149,7 +146,7 @@ def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
 
 
 def _draws(
-    model: TrainedModel, examples: Sequence[Example], latents: np.ndarray, test: TestSet, decoding: Decoding, name: str
+    model: TrainedModel, examples: Sequence[Example], latents: np.ndarray, test: TestSet, name: str
 ) -> dict[str, pd.DataFrame]:
     """Return what ``latents``, training's encoding of validation solutions, carry and do, and how the draws that a
     test's answers are made from are read; nothing if a method groups steps, so that their draws are mixed."""
@@ -158,7 +155,7 @@ def _draws(
     scorer, text = scorer_of(model.spec.data.train), partial(decode, model.tokenizer)
     steps = solution_texts(examples, latents.shape[1], text)
     drawn = draws(scorer, steps, references(model, examples))
-    answered = model.generate(test.questions, replace(decoding, tokens="greedy", latents="sample"), trace=True)
+    answered = model.generate(test.questions, replace(model.decoding, tokens="greedy", latents="sample"), trace=True)
     return {
         "explained": explained(latents, examples, steps, drawn),
         "transplanted": transplanted(model, scorer, examples, latents, drawn),
@@ -171,7 +168,6 @@ def _digits(
     examples: Sequence[Example],
     latents: np.ndarray,
     test: TestSet,
-    decoding: Decoding,
     frames: dict[str, pd.DataFrame],
 ) -> dict[str, Any]:
     """Find out which dimension stands for which digit of Random Summation, and whether setting it steers. Return the
@@ -186,7 +182,7 @@ def _digits(
     encoded = encoding(latents, digits, model.spec.analysis.active_above)
     lines = [(digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)]
     frames["encoding"] = pd.DataFrame(lines, columns=["digit", "dim", "mean"])
-    steering = steer(model, test, decoding, encoded, latents.shape[1])
+    steering = steer(model, test, encoded, latents.shape[1])
     if len(steering):
         frames["steering"] = steering
     found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": explained}

@@ -69,7 +69,7 @@ class Evaluation:
             self._loaded = options, load_for_inference(self.spec, self.results, self.number, decoding)
         return self._loaded[1]
 
-    def trained(self) -> dict[str, Any]:
+    def stage_end(self) -> dict[str, Any]:
         """Return the name of the last stage that trained these weights, and the run's steps and
         epochs up to its end."""
         stages = read_json(self.paths.record("train"))["stages"]
@@ -159,7 +159,7 @@ class Evaluation:
         origin = {"stochastic": answered.stochastic, "environment": answered.environment}
         write_json(path.with_suffix(".json"), {"key": self.key(decoding), "sha256": digest, **origin})
         scores = {
-            "stage": self.trained(),
+            "stage": self.stage_end(),
             "decoding": self.spec.evaluation.decodings[decoding].model_dump(mode="json"),
             "stochastic": answered.stochastic,
             "seeds": [int(seed) for seed in frame["seed"].unique()],

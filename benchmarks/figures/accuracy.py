@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import sqrt
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pandas as pd
 from matplotlib import rc_context
@@ -235,11 +235,8 @@ class LatentsCurveFigure(ByTestAndBlock):
         seeds. Accuracies are shares of 1; ``latents`` is the mean number per question. Rows whose number never changes
         have their default decoding alone, and only if they are controls."""
         frame = self.by_row(self._lines, f"no run of {self.study.name} is evaluated")
-        place = ["test", "block", "row"]
-        counts = frame.drop_duplicates([*place, "latents"]).value_counts(place)
-        several = {key for key, count in counts.items() if count > 1}
-        varied = pd.Series([key in several for key in zip(*(frame[name] for name in place), strict=True)])
-        if not several:
+        varied = cast(pd.Series, frame.groupby(["test", "block", "row"])["latents"].transform("nunique")) > 1
+        if not varied.any():
             raise NothingToDraw(
                 f"no row of {self.study.name} answers with several numbers of latents: add decodings such as "
                 "`{options: {num_latents: 2}, only: [codi]}` to its `evaluation`"

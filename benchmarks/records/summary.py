@@ -81,12 +81,12 @@ class Summary:
         return self.lines.merge(self.swaps.drop(columns="n"), how="left", on=KEYS)
 
     @cached_property
-    def _by_key(self) -> dict[Key, dict[str, Any]]:
-        return {Key(*(line[key] for key in KEYS)): line for line in self.tested.to_dict("records")}
+    def _by_key(self) -> dict[tuple[Any, ...], dict[str, Any]]:
+        return index_by(self.tested, *KEYS)
 
     def line(self, block: str, row: str, decoding: str, test: str) -> dict[str, Any] | None:
         """Return the line of these keys, or None if the decoding does not apply to the row."""
-        return self._by_key.get(Key(block, row, decoding, test))
+        return self._by_key.get((block, row, decoding, test))
 
 
 @lru_cache(maxsize=4)
@@ -126,6 +126,11 @@ def summarise(records: StudyRecords, *decodings: str) -> Summary:
 def _frame(lines: list[dict[str, Any]], types: dict[str, str]) -> pd.DataFrame:
     """Return lines as a frame that has the columns of ``types``, even without any line."""
     return pd.DataFrame(lines, columns=list(types)).astype(types)
+
+
+def index_by(frame: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return a frame's lines by what they have in these columns."""
+    return {tuple(line[column] for column in columns): line for line in frame.to_dict("records")}
 
 
 def groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:

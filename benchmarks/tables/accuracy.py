@@ -11,8 +11,9 @@ import pandas as pd
 
 from benchmarks.paper.numbers import Printed, paper_table
 from benchmarks.records import statistics
+from benchmarks.records.summary import index_by
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.base import PASSES, RANKS, TIE, TableBuilder, cell, difference, index_by
+from benchmarks.tables.base import PASSES, RANKS, TIE, TableBuilder, cell, difference, printed_cell
 from benchmarks.tables.markup import Cell, Column, Grid, Line, Section
 
 
@@ -71,7 +72,7 @@ class AccuracyTable(TableBuilder):
         if printed is None:
             return Cell(), Cell()
         digits = paper_table(self.references[0]).decimals
-        shown = cell(printed.mean, f"{{:.{digits}f}}".format, spread=printed.spread)
+        shown = printed_cell(printed, f"{{:.{digits}f}}".format)
         return shown, Cell() if base is None or row is first else Cell(f"{printed.mean - base.mean:+.{digits}f}")
 
     def _printed(self, block: Block, row: Row, test: str) -> Printed | None:

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.paper.numbers import PaperTable, paper_table
+from benchmarks.paper.numbers import PaperTable, Printed, paper_table
 from benchmarks.records.results import StudyRecords, to_frame
 from benchmarks.records.schema import PublishedScores
 from benchmarks.records.statistics import ALPHA, FEWEST_TRAININGS
-from benchmarks.records.summary import KEYS, LINES, Key, Summary, groups, summarise
+from benchmarks.records.summary import KEYS, LINES, Summary, groups, summarise
 from benchmarks.scoring.scorers import scorer_of_recorded
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import Study
@@ -27,6 +27,7 @@ PUBLISHED = "As published (never ranked)"  # heading of rows of outputs alone
 RANKS = f"""Bold: the most accurate row of its block and test set, if paired tests on the same questions separate it
     from every other ranked row. {TIE}: otherwise, the most accurate row and all rows that the tests do not separate
     from it. Controls are not ranked, and may be higher."""
+NOT_THE_PAPERS = "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper/numbers.yaml."
 PASSES = """Passes/question: calls of a transformer, thinking included, for the batch that the question is answered in;
     a question waits for the longest of its batch, so it counts them all."""
 
@@ -117,13 +118,13 @@ class TableBuilder(ABC):
         """A legend text: what the tests of the study generalise to."""
         if (count := len(self.study.seeds)) == 1:
             return "The tests generalise to other questions for these trained models, not to other training seeds."
-        few = self.untested(self.summary.pairs, self.summary.against_controls, self.paired_tests)
+        few = self.about_untested(self.summary.pairs, self.summary.against_controls, self.paired_tests)
         return f"""The tests (t tests of the mean difference, whose variance over questions and over the trainings of
             either row adds up) generalise to other questions and to other training seeds. The fewer trainings a row has
             (here {count}), the larger a difference has to be. {few}"""
 
     @staticmethod
-    def untested(*tests: pd.DataFrame) -> str:
+    def about_untested(*tests: pd.DataFrame) -> str:
         """Return a legend text on why some pairs of rows are not tested, or an empty one if all are."""
         if not any("untested" in set(frame["kind"]) for frame in tests):
             return ""
@@ -140,13 +141,13 @@ class TableBuilder(ABC):
             for all pairs of rows."""
 
     @property
-    def interval(self) -> str:
+    def about_interval(self) -> str:
         """A legend text: the kind of the 95 % intervals."""
         if len(self.study.seeds) > 1:
             return "of the t distribution, over questions and training seeds"
         return "Wilson's, or a bootstrap over questions where a question's score is a mean over seeds"
 
-    def repeated(self) -> str:
+    def about_repeated(self) -> str:
         """Return a legend text on how duplicate questions are counted, or an empty one if no test set has any."""
         lines = self.summary.lines.dropna(subset="n")
         repeating = lines.loc[lines["n_distinct"] < lines["n"], "test"].unique()
@@ -165,15 +166,14 @@ class TableBuilder(ABC):
         a task and others do not, mean and spread describe none of them."""
         if not self.trainings_column:
             return ()
-        return (Cell(self._by_training[Key(*(line[key] for key in KEYS))]),)
+        return (Cell(self._by_training[tuple(line[key] for key in KEYS)]),)
 
     @cached_property
-    def _by_training(self) -> dict[Key, str]:
-        found: dict[Key, str] = {}
-        for key, runs in groups(to_frame(self.records), KEYS):
-            scores = [DASH if pd.isna(score) else f"{100 * score:.1f}" for score in runs["accuracy_mean"]]
-            found[Key(*key)] = ", ".join(scores)
-        return found
+    def _by_training(self) -> dict[tuple[str, ...], str]:
+        def listed(runs: pd.DataFrame) -> str:
+            return ", ".join(DASH if pd.isna(score) else f"{100 * score:.1f}" for score in runs["accuracy_mean"])
+
+        return {key: listed(runs) for key, runs in groups(to_frame(self.records), KEYS)}
 
     @property
     def about_trainings(self) -> str:
@@ -191,9 +191,9 @@ class TableBuilder(ABC):
         yield Line(self.row_title(line), cells, row.indent)
 
     def about_questions(self) -> str:
-        return f"""Last table: n questions; the 95 % interval of the default decoding's accuracy ({self.interval}); its
-            ±, which says nothing about other questions, and what that covers. {self.about_trainings}
-            {self.repeated()}"""
+        return f"""Last table: n questions; the 95 % interval of the default decoding's accuracy
+            ({self.about_interval}); its ±, which says nothing about other questions, and what that covers.
+            {self.about_trainings} {self.about_repeated()}"""
 
     @cached_property
     def paper(self) -> PaperTable | None:
@@ -233,7 +233,7 @@ class TableBuilder(ABC):
     def test_title(self, test: str) -> str:
         return self.records.test_title(test)
 
-    def strict(self) -> str:
+    def about_strict(self) -> str:
         """Return a legend text on the column Strict, which depends on the scorers of the study's test sets."""
         tests: dict[str, list[str]] = {}  # by what strict means for them
         for test in self.test_names:
@@ -336,6 +336,11 @@ def cell(value: Any, form: Callable[[Any], str], note: str = "", spread: Any = N
     return Cell(form(value), "" if pd.isna(spread) else f" ± {form(spread)}")
 
 
+def printed_cell(value: Printed | None, form: Callable[[float], str]) -> Cell:
+    """Return a number of the paper with its spread, or a dash if the paper gives none."""
+    return Cell() if value is None else cell(value.mean, form, spread=value.spread)
+
+
 def timed(value: Any, note: str = "", spread: Any = None) -> Cell:
     """Return seconds and their spread, both with the number of decimals of the seconds."""
     digits = 2 if pd.isna(value) else decimals(value)
@@ -358,9 +363,9 @@ def question_count(line: Mapping[str, Any]) -> Cell:
     return Cell(f"{line['n']:,}", f" ({line['n_distinct']:,} distinct)")
 
 
-def interval_cell(line: Mapping[str, Any]) -> Cell:
-    """Return the 95 % interval of a line's accuracy, or a dash if it has no accuracy."""
-    return Cell() if pd.isna(line["low"]) else Cell(f"{percent(line['low'])} to {percent(line['high'])}")
+def interval_cell(line: Mapping[str, Any], form: Callable[[float], str] = percent) -> Cell:
+    """Return the 95 % interval of a line's number, by default an accuracy, or a dash if it has none."""
+    return Cell() if pd.isna(line["low"]) else Cell(f"{form(line['low'])} to {form(line['high'])}")
 
 
 def p_value(p: float) -> str:
@@ -372,11 +377,6 @@ def difference(test: Mapping[str, Any] | None) -> tuple[Cell, Cell]:
     if test is None:
         return Cell(), Cell()
     return cell(test["difference"], points), cell(test["p_holm"], p_value)
-
-
-def index_by(tests: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return paired tests by what they have in these columns."""
-    return {tuple(test[column] for column in columns): test for test in tests.to_dict("records")}
 
 
 def seconds(value: float) -> str:

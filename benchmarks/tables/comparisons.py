@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.records.statistics import ALPHA
+from benchmarks.records.summary import index_by
 from benchmarks.studies.specs import Block
-from benchmarks.tables.base import TableBuilder, cell, index_by, p_value, points
+from benchmarks.tables.base import TableBuilder, cell, interval_cell, p_value, points
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 COLUMNS = tuple(map(Column, ("n", "Δ", "95 % interval", "p", "p (Holm)", "Separated")))
@@ -61,7 +62,7 @@ class ComparisonsTable(TableBuilder):
         cells = (
             cell(test["n"], "{:,}".format),
             cell(test["difference"], points),
-            Cell() if untested else Cell(f"{points(test['low'])} to {points(test['high'])}"),
+            interval_cell(test, points),
             cell(test["p_value"], p_value),
             cell(test["p_holm"], p_value),
             Cell() if untested else Cell("yes" if test["p_holm"] < ALPHA else "no"),

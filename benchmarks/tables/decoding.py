@@ -123,5 +123,5 @@ class ControlsTable(TableBuilder):
         yield f"""lost: default minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
         carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length.
-        {self.untested(self.paired_tests)}"""
+        {self.about_untested(self.paired_tests)}"""
         yield self.about_questions()

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from benchmarks.paper.numbers import PaperRow, PaperTable, Printed, paper_table
+from benchmarks.paper.numbers import PaperRow, PaperTable, paper_table
 from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
-from benchmarks.records.summary import gpu_seconds_as_trained
+from benchmarks.records.summary import gpu_seconds_as_trained, index_by
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables.base import (
+    NOT_THE_PAPERS,
     PASSES,
     RANKS,
     ExternalRows,
@@ -24,9 +25,9 @@ from benchmarks.tables.base import (
     decoding_label,
     difference,
     flops,
-    index_by,
     interval_cell,
     percent,
+    printed_cell,
     published_rows,
     question_count,
     seconds,
@@ -150,10 +151,10 @@ class MainTable(TableBuilder):
     def _paper_line(self, row: PaperRow, title: str, unit: float, blank: int = 2) -> Line:
         """Return the paper's numbers in the columns of the main table, the time of training in units of so many
         seconds. The paper lacks the last ``blank`` columns."""
-        cells = [_printed(row.train_hours, lambda hours: seconds(HOUR * hours / unit))]
+        cells = [printed_cell(row.train_hours, lambda hours: seconds(HOUR * hours / unit))]
         for test in self.test_names:
             score = row.tests.get(test)
-            cells.append(_printed(score and score.accuracy, "{:.2f}".format))
+            cells.append(printed_cell(score and score.accuracy, "{:.2f}".format))
             cells.append(timed(score.seconds.mean, spread=score.seconds.spread) if score and score.seconds else Cell())
         return Line(Cell(title, mark=self.note(row.in_paper)), (*cells, *[Cell()] * blank), indent=title == "paper")
 
@@ -233,13 +234,13 @@ class MainTable(TableBuilder):
         without its warm start."""
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
-        interval in the details does ({self.interval}). {self.about_trainings} {self.repeated()}"""
+        interval in the details does ({self.about_interval}). {self.about_trainings} {self.about_repeated()}"""
         yield self._times()
         yield from self._machines()
         yield from self._disturbed()
         yield f"{RANKS} {self.separation} {self.generalisation}"
-        yield f"""Not in training: accuracy on the questions that are not in the training data. {self.strict()} Lines
-        with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
+        yield f"""Not in training: accuracy on the questions that are not in the training data. {self.about_strict()}
+        Lines with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
         decodings have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
         yield from self._nats.about_columns()
         if len(self._external.lines):
@@ -255,7 +256,7 @@ class MainTable(TableBuilder):
             about = f" Their test sets: {self.paper.about_tests}" if self.paper.about_tests else ""
             yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}. {self.paper.spreads}{about}"
         else:
-            yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper/numbers.yaml."
+            yield NOT_THE_PAPERS
         if self._has_reference:
             yield f"Test sets of the paper: {paper_table(self.reference).about_tests}"
 
@@ -319,10 +320,6 @@ def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
         cell(line["peak_memory"], lambda value: f"{value / 2**20:,.0f}"),
         timed(line["all_steps_seconds_median"], spread=line["all_steps_seconds_spread"]),
     )
-
-
-def _printed(value: Printed | None, form: Any) -> Cell:
-    return Cell() if value is None else cell(value.mean, form, spread=value.spread)
 
 
 class ScaleTable(MainTable):

@@ -13,8 +13,9 @@ import pandas as pd
 
 from benchmarks.records import statistics
 from benchmarks.records.results import StudyRecords
+from benchmarks.records.summary import index_by
 from benchmarks.studies.specs import Block, DecodingSpec, Row
-from benchmarks.tables.base import cell, index_by
+from benchmarks.tables.base import cell, interval_cell
 from benchmarks.tables.decoding import DecodingTable
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
@@ -133,8 +134,7 @@ class NatsTable(DecodingTable):
         n = self.missing_cell(line) if pd.isna(line["accuracy"]) else Cell()
         if some:
             n = Cell(f"{some['n']:,}", mark=self.missing_seeds(line))
-        total = found["sum"]
-        interval = Cell(f"{_form(total['low'])} to {_form(total['high'])}") if total else Cell()
+        interval = interval_cell(found["sum"], _form) if found["sum"] else Cell()
         yield Line(self.row_title(line), (*map(_mean, found.values()), interval, n), row.indent)
 
     @cached_property

@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.records import statistics
+from benchmarks.records.summary import index_by
 from benchmarks.studies.runs import row_of
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.base import TableBuilder, cell, difference, index_by, percent
+from benchmarks.tables.base import TableBuilder, cell, difference, percent
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 COLUMNS = {

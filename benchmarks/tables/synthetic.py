@@ -10,12 +10,19 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.paper.numbers import Printed
 from benchmarks.scoring.diversity import FEWEST_PAIRS, DrawStatistics
 from benchmarks.scoring.synthetic import repeats
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.studies.study import StudyError
-from benchmarks.tables.base import TableBuilder, cell, decoding_label, interval_cell, percent
+from benchmarks.tables.base import (
+    NOT_THE_PAPERS,
+    TableBuilder,
+    cell,
+    decoding_label,
+    interval_cell,
+    percent,
+    printed_cell,
+)
 from benchmarks.tables.markup import Cell, Column, Document, Grid, Line
 from benchmarks.tables.nats import GoldNats
 
@@ -63,7 +70,7 @@ class SyntheticTable(TableBuilder):
         for row in self.study.rows:
             cells = [cell for block in self.study.blocks for cell in self._block_cells(block, row)]
             lines.append(Line(self._title(row), cells, row.indent))
-            if printed := self._printed(row.id):
+            if printed := self._paper_line(row.id):
                 lines.append(printed)
         return Grid(self.title, columns, [("Accuracy", lines)])
 
@@ -93,18 +100,18 @@ class SyntheticTable(TableBuilder):
             return next((line for line in lines if line is not None), None)
         return next((line for line in scored if bool(line["stochastic"]) == drawn), None)
 
-    def _printed(self, row: str) -> Line | None:
+    def _paper_line(self, row: str) -> Line | None:
         """Return the paper's numbers of a row, in the columns for sampling: the paper does not say how it decodes."""
         if self.paper is None:
             return None
         rows = {id: printed for block in self.paper.blocks.values() for id, printed in block.rows.items()}
         if row not in rows:
             return None
-        share = 100 if self.paper.unit == "share" else 1
+        form = percent if self.paper.unit == "share" else "{:.2f}".format
         cells: list[Cell] = []
         for block in self.study.blocks:
             score = rows[row].tests.get(block.id)
-            cells += [_printed(score and score.accuracy, share), Cell(), *[Cell()] * len(self.extra)]
+            cells += [printed_cell(score and score.accuracy, form), Cell(), *[Cell()] * len(self.extra)]
         return Line(Cell("paper"), cells, indent=True)
 
     # ---- details
@@ -148,7 +155,7 @@ class SyntheticTable(TableBuilder):
 
     def legend(self) -> Iterator[str]:
         yield self.scoring
-        yield self.strict()
+        yield self.about_strict()
         yield """Sampled: a transformer draws its tokens; a method with R draws R and takes the likeliest tokens. Mean
         and spread over decoding seeds (over training seeds where there are several). Greedy: nothing is drawn; the mean
         of R takes the place of a draw."""
@@ -160,13 +167,13 @@ class SyntheticTable(TableBuilder):
         yield from self._nats.about_columns()
         if verdicts := [verdict for block in self.study.blocks for verdict in self._verdicts(block)]:
             yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}.
-            {self.untested(self.paired_tests)}"""
+            {self.about_untested(self.paired_tests)}"""
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
         yield f"Data are generated, and their names give the sizes: {corpora}."
         if self.paper:
             yield f"Lines 'paper': {self.paper.place}, {self.paper.setting}."
         else:
-            yield "This study's setting is not the paper's; the paper's numbers are in benchmarks/paper/numbers.yaml."
+            yield NOT_THE_PAPERS
 
     def _verdicts(self, block: Block) -> Iterator[str]:
         """Yield the tested differences between a block's rows, in words."""
@@ -185,10 +192,6 @@ def _entropy(draws: list[DrawStatistics]) -> Cell:
 
 def _mean(values: list[float], form: Callable[[float], str]) -> Cell:
     return Cell(form(sum(values) / len(values))) if values else Cell()
-
-
-def _printed(value: Printed | None, share: int) -> Cell:
-    return Cell() if value is None else Cell(f"{share * value.mean:.2f}")
 
 
 class LongRangeTable(SyntheticTable):

@@ -22,7 +22,7 @@ from benchmarks.data.sets import DATASETS
 from benchmarks.files import BrokenRecord, MissingKey, read_json
 from benchmarks.records.provenance import kernels_of
 from benchmarks.records.results import StudyRecords, read_collected, to_frame
-from benchmarks.records.schema import Record, parsed
+from benchmarks.records.schema import EvaluateRecord, Record, parsed
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.runs import RunSpec, TaskName, settings_digest
@@ -58,7 +58,7 @@ def verify(study: Study, folder: Path) -> list[Finding]:
     part of its path is the study's name. Raise :class:`BrokenRecord` if it has no collected results of the study."""
     folder = folder.resolve()
     # Runs of other studies have their results in a folder beside this one
-    with unpacked(folder.parent, [study.name, *(run.study for run in study.sources.values())]) as results:
+    with unpacked(folder.parent, [study.name, *study.shared]) as results:
         if not (results / study.name / COLLECTED).is_file():
             raise BrokenRecord(
                 f"{folder} holds no collected results of {study.name}: name the folder of a study, in which "
@@ -111,9 +111,9 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
             yield Finding(place, "differs", str(error))
             continue
         problems, older = list(_origin(record, task, recorded, spec)), []
-        if task == "evaluate":
+        if isinstance(record, EvaluateRecord):
             problems += wrong_answers(record.model_dump(), paths, spec.data.form)
-            older = other_versions(record.model_dump())
+            older = other_versions(record.scorers)
         if older:
             text = f"scored by another version of the scorer than today's ({', '.join(older)})"
             problems.append(f"{text}: `marcos-bench rescore` scores the answers anew")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from benchmarks.data import load_records
 from benchmarks.evaluation.task import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
 from benchmarks.records.results import read_collected, to_frame, write_collected
-from benchmarks.records.schema import EvaluateRecord, parsed
+from benchmarks.records.schema import EvaluateRecord, ScoredBy, parsed
 from benchmarks.scoring.diversity import draw_statistics
 from benchmarks.scoring.scorers import SCORES, score_frame, scorer_of, versions
 from benchmarks.studies.paths import COLLECTED, Paths
@@ -93,10 +93,9 @@ def _listed(value: list[float] | float | None) -> list[float]:
 # ---- scorers of other versions
 
 
-def other_versions(record: dict[str, Any]) -> list[str]:
-    """Return the test sets of an evaluate record that were scored by another version of their scorer than today's."""
-    tests = [*dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"])]
-    return [test for test in tests if record["scorers"][test]["version"] != scorer_of(test).version]
+def other_versions(scorers: Mapping[str, ScoredBy]) -> list[str]:
+    """Return the test sets that another version of their scorer scored than today's."""
+    return [test for test, scorer in scorers.items() if scorer.version != scorer_of(test).version]
 
 
 def rescore(study: Study, folder: Path) -> Iterator[str]:
@@ -133,7 +132,7 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
 def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
     """Score the answers of one run anew, and write its predictions and its record. Yield each score that moves."""
     record = read_json(paths.record("evaluate"))
-    stale = other_versions(record)
+    stale = other_versions({test: ScoredBy(**by) for test, by in record["scorers"].items()})
     for name, digest in record["predictions"].items() if stale else ():
         path = paths.predictions(name)
         frame = _rescored(read_parquet(path, digest, "`evaluate`"), stale, form)
@@ -153,7 +152,7 @@ def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
                 if recorded[key] != value:
                     yield f"{id}, {name}, {test}: `{key}` was {recorded[key]}, is {value}"
                     recorded[key] = value
-    scorers = versions(dict.fromkeys(test for scores in record["decodings"].values() for test in scores["tests"]))
+    scorers = versions(record["scorers"])
     if record["scorers"] != scorers:
         write_json(paths.record("evaluate"), {**record, "scorers": scorers})
 
