@@ -24,9 +24,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from benchmarks.engine import Ranks
+from benchmarks.engine import ALONE, Ranks
 from benchmarks.engine.adapters import whole_weights
-from benchmarks.files import BrokenRecord, json_digest, read_json, replacing, report_full_disk, sha256, sync, write_json
+from benchmarks.files import (
+    BrokenRecord,
+    json_digest,
+    read_json,
+    read_json_if_intact,
+    replacing,
+    report_full_disk,
+    sha256,
+    sync,
+    write_json,
+)
 from methods.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -123,12 +133,11 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def save(
-    folder: Path, name: str, model: Tensors, optimizer: Tensors, state: dict[str, Any], ranks: Ranks | None = None
+    folder: Path, name: str, model: Tensors, optimizer: Tensors, state: dict[str, Any], ranks: Ranks = ALONE
 ) -> None:
     """Write the checkpoint ``folder/name`` atomically. Of those with its key up to its step, the newest :data:`KEPT`
     stay; later ones (left over if training fell back behind a damaged checkpoint) and those with another key are
     deleted. All ranks call this together; the first renames the folder once all have written."""
-    ranks = ranks or Ranks()
     target, temporary = folder / name, folder / f".{name}.partial"
     if ranks.first:
         for left in folder.glob(".*.partial"):  # by an attempt that was killed, or in which a rank failed
@@ -150,7 +159,7 @@ def save(
         os.replace(temporary, target)
         sync(folder)
         before = [path for path in _by_age(folder) if path.name <= name]
-        led_here = [path for path in before if _state(path).get("key") == state.get("key")]
+        led_here = [path for path in before if read_json_if_intact(path / "state.json").get("key") == state.get("key")]
         for other in set(_by_age(folder)) - set(led_here[-KEPT:]):
             shutil.rmtree(other, ignore_errors=True)  # what cannot be removed now is removed at the next save
         keep_selected(folder, state.get("selected"))
@@ -200,11 +209,10 @@ def seal(state: Mapping[str, Any]) -> str:
     return json_digest(rest)
 
 
-def load_latest(folder: Path, key: str, ranks: Ranks | None = None) -> Checkpoint | None:
+def load_latest(folder: Path, key: str, ranks: Ranks = ALONE) -> Checkpoint | None:
     """Return the newest intact checkpoint that was written for ``key``, or None. Broken ones are logged and skipped,
     and half-written files of a killed process are removed. The first rank searches for all. Raise
     :class:`PreciousCheckpoint` if it meets much training under another key."""
-    ranks = ranks or Ranks()
     name = ranks.from_first(_latest(folder, key) if ranks.first else None)
     return load(folder / name, verify=False) if name else None
 
@@ -244,14 +252,6 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
     return Checkpoint(model, optimizer, state)
 
 
-def _state(path: Path) -> dict[str, Any]:
-    """Return the state of a checkpoint, or an empty dict if it cannot be read."""
-    try:
-        return read_json(path / "state.json")
-    except BrokenRecord:
-        return {}
-
-
 def selected_path(folder: Path, stage: int, step: int) -> Path:
     """Return the path of the weights that a stage selected at a step. Checkpoints store the file's name as ``selected``
     in their state, so each of them finds the weights it knows of, whatever was selected later."""
@@ -260,7 +260,7 @@ def selected_path(folder: Path, stage: int, step: int) -> Path:
 
 def keep_selected(folder: Path, name: str | None) -> None:
     """Remove all files of selected weights except the one named ``name`` and those that a checkpoint refers to."""
-    needed = {name, *(_state(path).get("selected") for path in _by_age(folder))}
+    needed = {name, *(read_json_if_intact(path / "state.json").get("selected") for path in _by_age(folder))}
     for path in folder.glob("best-*"):
         if path.name not in needed:
             path.unlink()

@@ -153,6 +153,14 @@ def read_json(path: Path, fix: str = "run the task that writes it") -> dict[str,
     return _entries(content, path)
 
 
+def read_json_if_intact(path: Path) -> dict[str, Any]:
+    """Return what a record holds, or nothing if it is missing or damaged: whoever needs it has a message for that."""
+    try:
+        return read_json(path)
+    except BrokenRecord:
+        return {}
+
+
 def _entries(content: Any, path: Path) -> Any:
     if isinstance(content, list):
         return [_entries(part, path) for part in content]

@@ -74,18 +74,12 @@ def main() -> None:
 
     from benchmarks.engine.ranks import join
     from benchmarks.timing.task import time_as
-    from benchmarks.training.live_tracking import track_live
-    from benchmarks.training.loop import Trainer
+    from benchmarks.training.loop import train_as
 
     try:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
             gc.freeze()  # imported objects stay: garbage collection at the end of each stage skips them
-            if given.task == "train":
-                trainer = Trainer(spec, given.results, ranks)
-                with track_live(trainer, given.results):
-                    trainer.run()
-            else:
-                time_as(ranks, spec, given.results)
+            {"train": train_as, "time": time_as}[given.task](ranks, spec, given.results)
     except InputError as error:  # bad input: one message instead of a traceback, as in the CLI
         heartbeat.fail(2)
         print(f"error: {error}", file=sys.stderr)

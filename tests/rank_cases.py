@@ -148,11 +148,11 @@ def numbers(case: Case, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[st
 
 def _run(method: Method, stage: Stage, case: Case, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
     problems: Any = Problems()
-    data = batches.StageLoader(method, problems, stage, 0, None)
+    data = batches.StageLoader(method, problems, stage, 0)
     if stage.cached:
         store = FeatureStore(folder / f"features-{ranks.world}", "features", ranks)
-        store.fill(method, spec.precision, problems, np.arange(len(problems)), data.context(0, 0), 4)
-        data = batches.StageLoader(method, problems, stage, 0, store)
+        store.fill(data, np.arange(len(problems)), spec.precision, 4)
+        data.features = store
     found: dict[str, Tensor] = {}
     engine = build_engine(method, stage, case.training, spec, PlaceInPhase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
@@ -180,7 +180,7 @@ def said_of_no_number(ranks: Ranks) -> str:
     """Return what a rank reports if the last rank's loss is not a number."""
     method, problems = make("cot_sft", {}), cast(Any, Problems())
     stage = method.stages(BUDGET)[0]
-    data = batches.StageLoader(method, problems, stage, 0, None)
+    data = batches.StageLoader(method, problems, stage, 0)
     engine = build_engine(method, stage, TRAINING, Case("cot_sft", 2, 2).engine, PlaceInPhase(1, 8), ranks)
     output_of = engine._forward
     assert isinstance(engine, DeepSpeedEngine)

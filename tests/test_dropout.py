@@ -188,8 +188,8 @@ def test_features_and_validation_losses_have_no_dropout(folder: Path) -> None:
         corpus: Any = open_corpus(Paths(folder, spec).data, "validation")
         stages = method.stages(Budget(2.0, 3))
         store = FeatureStore(folder / f"features-{dropout}", "features")
-        data = batches.StageLoader(method, corpus, stages[0], 0, None)
-        store.fill(method, "float32", corpus, torch.arange(8).numpy(), data.context(0, 0), 4)
+        data = batches.StageLoader(method, corpus, stages[0], 0)
+        store.fill(data, torch.arange(8).numpy(), "float32", 4)
         assert method.training
         features.append({name: rows.clone() for name, rows in store.rows.items()})
         engine = build_engine(method.eval(), stages[0], spec.training, spec.engine, PlaceInPhase(0, 1), Ranks())

@@ -49,7 +49,7 @@ def stage(results: Path) -> tuple[Engine, StageLoader]:
     method = build_method(spec, paths.data)
     first = method.stages(Budget(1.0, 10))[0]
     engine = build_engine(method, first, spec.training, spec.engine, PlaceInPhase(0, 1), Ranks())
-    return engine, StageLoader(method, open_corpus(paths.data, "train"), first, 0, None)
+    return engine, StageLoader(method, open_corpus(paths.data, "train"), first, 0)
 
 
 @pytest.mark.parametrize(

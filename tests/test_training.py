@@ -73,7 +73,7 @@ def stepper(spec: RunSpec, results: Path):
     trainer = training.Trainer(spec, results)
     stage = trainer.stages[0]
     engine = build_engine(trainer.method, stage, trainer.training, spec.engine, PlaceInPhase(0, 10), Ranks())
-    return trainer, engine, batches.StageLoader(trainer.method, trainer.train, stage, spec.seed, None)
+    return trainer, engine, batches.StageLoader(trainer.method, trainer.training_rows, stage, spec.seed)
 
 
 def test_weights_that_a_method_freezes_when_it_is_built_are_named(
@@ -130,15 +130,16 @@ def test_cached_stage_equals_the_plain_computation(small_data: Path, tmp_path: P
     trainer.method.requires_grad_(True)  # the first stage's engine froze the predictor
     context = data.context(0, 0)
     store = FeatureStore(tmp_path / "features", "test")
-    store.fill(trainer.method, "float32", trainer.train, np.arange(len(trainer.train)), context, 32)
+    store.fill(data, np.arange(len(trainer.training_rows)), "float32", 32)
     rows = np.array([5, 300, 17, 2])
-    assert batches.StageLoader(trainer.method, trainer.train, second, 0, store).longest(rows) == 1 < data.longest(rows)
+    cached = batches.StageLoader(trainer.method, trainer.training_rows, second, 0, store)
+    assert cached.longest(rows) == 1 < data.longest(rows)
     gradients, losses = [], []
     fresh_features = trainer.method.features(data.batch(rows, context), context)
     for batch in (store.batch(trainer.method, rows), trainer.method.collate_features(fresh_features)):
         loss = trainer.method(
             batch.to(trainer.method.device),
-            batches.StageLoader(trainer.method, trainer.train, second, 0, store).context(0, 0),
+            cached.context(0, 0),
         )
         loss.losses["kl"].backward()
         losses.append(loss.losses["kl"].detach())
@@ -154,10 +155,10 @@ def test_features_are_stored_in_the_precision_that_they_have(small_data: Path, t
     trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), small_data)
     context, rows = data.context(0, 0), np.arange(12)
     store = FeatureStore(tmp_path / "features", "test")
-    store.fill(trainer.method, "bfloat16", trainer.train, rows, context, 12)
+    store.fill(data, rows, "bfloat16", 12)
     assert store.rows["mu_hat"].dtype == torch.bfloat16
     assert (tmp_path / "features/mu_hat.bfloat16").stat().st_size == 2 * store.rows["mu_hat"].numel()
-    ordered = np.argsort(trainer.train.lengths[rows], kind="stable")
+    ordered = np.argsort(trainer.training_rows.lengths[rows], kind="stable")
     with torch.no_grad(), autocast(trainer.method.device, "bfloat16"):
         features = trainer.method.features(data.batch(rows[ordered], context), context)
     for name, values in store.batch(trainer.method, ordered).tensors.items():
@@ -176,11 +177,11 @@ class Beating(Ranks):
 
 def test_ranks_with_unequal_numbers_of_batches_come_equally_far(small_data: Path, tmp_path: Path) -> None:
     """Otherwise, a rank with one batch less would be taken for the one that hangs, for the rest of the run."""
-    trainer, _, data = stepper(run_of(small_study(ROWS), "marcos"), small_data)
+    _, _, data = stepper(run_of(small_study(ROWS), "marcos"), small_data)
     ranks = [Beating(0), Beating(1)]
     for each in ranks:  # five batches
         store = FeatureStore(tmp_path / "features", "test", each)
-        store.fill(trainer.method, "float32", trainer.train, np.arange(40), data.context(0, 0), 8)
+        store.fill(data, np.arange(40), "float32", 8)
     assert ranks[0].count == ranks[1].count == 3
 
 

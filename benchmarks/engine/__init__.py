@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from benchmarks.engine.base import Engine, PlaceInPhase, ProcessEngine
 from benchmarks.engine.device import autocast, deterministic, peak_memory, pick_device, synchronize
-from benchmarks.engine.ranks import Ranks
+from benchmarks.engine.ranks import ALONE, Ranks
 from benchmarks.studies.specs import EngineSpec, TrainingSpec
 from methods.base import Method, Stage
 
 __all__ = [
+    "ALONE",
     "Engine",
     "PlaceInPhase",
     "Ranks",

@@ -58,6 +58,9 @@ class Ranks:
         """Wait until all ranks have made this call."""
 
 
+ALONE = Ranks()  # it has no state
+
+
 class ProcessGroup(Ranks):
     """The ranks of ``torch.distributed``: NCCL between GPUs, gloo between CPU processes."""
 

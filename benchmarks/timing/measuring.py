@@ -243,7 +243,7 @@ def first_steps(method: Method, spec: RunSpec, paths: Paths, ranks: Ranks, steps
     stages = curriculum(method, budget)
     phase = phase_of(stages, 0, budget.steps_per_epoch)
     engine = build_engine(method, stages[0], spec.training, spec.engine, phase, ranks)
-    data = StageLoader(method, corpus, stages[0], spec.seed, None)
+    data = StageLoader(method, corpus, stages[0], spec.seed)
     batches = batches_of(data, spec.training, budget.steps_per_epoch, range(steps))
     method.train()
     with memory_for_training(spec):

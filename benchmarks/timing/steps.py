@@ -108,12 +108,12 @@ class StepTimer:
         """Return the median seconds of ``steps`` optimizer steps over batches of all lengths, after ``warmup`` steps of
         warm-up; their mean FLOPs, counted over some of the warm-up batches; and the cost of what is done once."""
         method, spec, device = self.method, self.spec, self.method.device
-        data = StageLoader(method, self.corpus, stage, spec.seed, None)
+        data = StageLoader(method, self.corpus, stage, spec.seed)
         batches = self._batches(steps)
         chosen = [batches[i] for i in spread_over(len(batches), steps)]
         once = {"once_seconds": 0.0, "once_flops": 0.0}
         if stage.cached:
-            data, once = self._cached(data, [chosen[i] for i in spread_over(len(chosen), FEATURED)])
+            once = self._cache(data, [chosen[i] for i in spread_over(len(chosen), FEATURED)])
             chosen = [np.arange(max(map(len, chosen)))] * steps  # not the size of an epoch's smaller, last batch
         place = PlaceInPhase(before=0, steps=1)
         engine = build_engine(method, stage, spec.training, spec.engine, place, self.ranks)  # may split weights
@@ -129,8 +129,7 @@ class StepTimer:
         seconds, tokens = take(engine, data, chosen)
         engine.close()
         method.eval()
-        if data.features is not None:
-            data.features.remove()
+        data.close()
         return {
             "step_seconds_median": float(np.median(seconds)),
             "tokens_per_step": tokens / len(chosen),
@@ -146,19 +145,18 @@ class StepTimer:
         batches = [batch for epoch in epochs for batch in epoch_batches(lengths, size, self.spec.seed, epoch, grouped)]
         return sorted(batches, key=lambda indices: float(lengths[indices].mean()))
 
-    def _cached(self, data: StageLoader, chosen: list[np.ndarray]) -> tuple[StageLoader, dict[str, float]]:
-        """Compute the features of the chosen batches. Return them with the cost of a pass over all batches of an epoch
-        at the same rate."""
-        method, precision = self.method, self.spec.engine.precision
-        rows, size, context = np.concatenate(chosen), self.spec.feature_batch_size, data.context(0, 0)
+    def _cache(self, data: StageLoader, chosen: list[np.ndarray]) -> dict[str, float]:
+        """Give the loader the features of the chosen batches. Return the cost of a pass over all batches of an epoch at
+        the same rate."""
+        precision, size = self.spec.engine.precision, self.spec.feature_batch_size
         store = FeatureStore(self.paths.checkpoints / "features-timing", "features", self.ranks)
-        fill = partial(store.fill, method, precision, data.corpus, rows, context, size)
+        fill = partial(store.fill, data, np.concatenate(chosen), precision, size)
         with flop_counter() as counter:  # also a warm-up; counting slows it down, so it is not timed
             fill()
-        _, seconds = timed(method.device, fill)
+        _, seconds = timed(self.method.device, fill)
         scale = self.steps_per_epoch / len(chosen)
-        once = {"once_seconds": seconds * scale, "once_flops": self._total(counter.get_total_flops()) * scale}
-        return StageLoader(method, data.corpus, data.stage, data.seed, store), once
+        data.features = store
+        return {"once_seconds": seconds * scale, "once_flops": self._total(counter.get_total_flops()) * scale}
 
     def _total(self, counted: int) -> float:
         """Return the FLOPs that were counted, summed over all ranks."""

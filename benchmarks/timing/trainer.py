@@ -73,7 +73,7 @@ def _ours(
     method.to(pick_device()).train()
     stage = method.stages(Budget(1.0, len(batches)))[0]
     engine = build_engine(method, stage, training, EngineSpec(), PlaceInPhase(0, len(batches)), Ranks())
-    data = StageLoader(method, corpus, stage, 0, None)
+    data = StageLoader(method, corpus, stage, 0)
     _, seconds = timed(method.device, partial(take, engine, data, batches))
     return seconds, _weights(method.lm)
 

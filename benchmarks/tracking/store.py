@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from benchmarks.files import BrokenRecord, read_json, report_full_disk
+from benchmarks.files import read_json_if_intact, report_full_disk
 from benchmarks.processes.locks import opened_by
 
 if TYPE_CHECKING:
@@ -46,10 +46,7 @@ log = logging.getLogger(__name__)
 def tries(path: Path) -> int:
     """Return a counter that Snakemake watches as a parameter of the rule ``track``, given ``track.json``: one higher
     while the last import is pending, so that the rule runs again, and unchanged once it is done."""
-    try:
-        state = read_json(path)
-    except BrokenRecord:
-        return 1
+    state = read_json_if_intact(path)
     return state.get("tries", 1) + (state.get("status") == "pending")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, epoch_batches
-from benchmarks.engine import Engine, Ranks, autocast
+from benchmarks.engine import ALONE, Engine, Ranks, autocast
 from benchmarks.files import reserve
 from benchmarks.studies.specs import TrainingSpec
 from methods.base import Batch, Context, Method, Stage
@@ -29,18 +29,17 @@ class FeatureStore:
     The ranks of a node fill one store together, taking turns batch by batch; every node has a store of its own.
     """
 
-    def __init__(self, folder: Path, label: str, ranks: Ranks | None = None) -> None:
-        self.ranks = ranks or Ranks()
+    def __init__(self, folder: Path, label: str, ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
         self.folder = folder.with_name(f"{folder.name}-node{self.ranks.node}") if self.ranks.node else folder
         self.label = label
         self.rows: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def fill(
-        self, method: Method, precision: str, corpus: Corpus, rows: np.ndarray, context: Context, batch_size: int
-    ) -> None:
-        """Compute the features of some rows of the corpus in one pass, sorted by length, without dropout. Row i of the
+    def fill(self, data: StageLoader, rows: np.ndarray, precision: str, batch_size: int) -> None:
+        """Compute the features of some rows of a corpus in one pass, sorted by length, without dropout. Row i of the
         store is ``rows[i]``."""
+        method, corpus, context = data.method, data.corpus, data.context(0, 0)
         self.remove()
         trains = method.training
         method.eval()
@@ -89,9 +88,11 @@ class FeatureStore:
 
 
 class StageLoader:
-    """The micro-batches of one stage: examples collated for the method, or rows of its cached features."""
+    """The micro-batches of one stage: examples collated for the method, or rows of its cached ``features``."""
 
-    def __init__(self, method: Method, corpus: Corpus, stage: Stage, seed: int, features: FeatureStore | None) -> None:
+    def __init__(
+        self, method: Method, corpus: Corpus, stage: Stage, seed: int, features: FeatureStore | None = None
+    ) -> None:
         self.method, self.corpus, self.stage, self.seed, self.features = method, corpus, stage, seed, features
 
     def context(self, epoch: int, step: int, training: bool = True) -> Context:
@@ -107,6 +108,11 @@ class StageLoader:
         if self.features is not None:
             return self.features.batch(self.method, indices)
         return self.method.collate(self.corpus.examples(indices), context).to(self.method.device)
+
+    def close(self) -> None:
+        """Remove cached features, if there are any."""
+        if self.features is not None:
+            self.features.remove()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from benchmarks.budgets import budget_of, curriculum, steps_of
 from benchmarks.checkpoints import DIGEST, read_weights
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, open_corpus
-from benchmarks.engine import Engine, PlaceInPhase, Ranks, build_engine, deterministic
+from benchmarks.engine import ALONE, Engine, PlaceInPhase, Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import (
     add_adapters,
     enable_gradients,
@@ -60,14 +60,19 @@ def train(spec: RunSpec, results: Path) -> dict[str, Any]:
     """Train a run, in this process or on the ranks of its engine, unless it is trained already. Return its record."""
     paths = Paths(results, spec)
     with RunLock(paths.run):
-        if paths.ended.exists() and (record := restore_finished(spec, paths)):
+        if record := restore_finished(spec, paths):
             return record
         if spec.engine.kind == "process":
-            trainer = Trainer(spec, results, Ranks())
-            with track_live(trainer, results):
-                return trainer.run()
+            return train_as(ALONE, spec, results)
         run_ranks(spec, results, "train")
     return read_json(paths.record("train"))
+
+
+def train_as(ranks: Ranks, spec: RunSpec, results: Path) -> dict[str, Any]:
+    """Train as one of the ranks that train the run. Return its record."""
+    trainer = Trainer(spec, results, ranks)
+    with track_live(trainer, results):
+        return trainer.run()
 
 
 @dataclass
@@ -123,24 +128,24 @@ class Trainer:
     """Train one run, from its specification to its final weights. Every rank has a trainer; only the first rank writes
     records."""
 
-    def __init__(self, spec: RunSpec, results: Path, ranks: Ranks | None = None) -> None:
-        self.spec, self.paths, self.ranks = spec, Paths(results, spec), ranks or Ranks()
+    def __init__(self, spec: RunSpec, results: Path, ranks: Ranks = ALONE) -> None:
+        self.spec, self.paths, self.ranks = spec, Paths(results, spec), ranks
         self.training = spec.training
-        self.train = open_corpus(self.paths.data, "train")
+        self.training_rows = open_corpus(self.paths.data, "train")
         self.held_out = open_corpus(self.paths.data, "validation")
         torch.set_num_threads(spec.threads)
         with memory_for_training(spec):
             self.method = build_method(spec, self.paths.data).to(self.ranks.device)
         _require_trainable(self.method)
-        self.budget = budget_of(spec.training, self.train)
+        self.budget = budget_of(spec.training, self.training_rows)
         self.stages = curriculum(self.method, self.budget)
         self.state = TrainState()
         self.parent = read_weights(self.paths.start) if self.paths.start else None
         parent = self.parent.metadata[DIGEST] if self.parent else None
         self.key = self.ranks.from_first(training_key(spec, self.paths, parent) if self.ranks.first else "")
         self.log = RunLog(self.paths.log, silent=not self.ranks.first)
-        self.optimizer: Mapping[str, torch.Tensor] = {}  # states of the last stage, if the next one continues with them
-        self.saved = time.monotonic()
+        self.optimizer_states: Mapping[str, torch.Tensor] = {}  # of the last stage, if the next continues with them
+        self.last_saved = time.monotonic()
         self.notice, self.stopping = StopRequest(), False
 
     @deterministic()
@@ -180,14 +185,14 @@ class Trainer:
         self.state = TrainState(**checkpoint.state["train_state"])
         self.log.truncate(self.state.step)
         log.warning("%s: going on from step %d", self.spec.id, self.state.step)
-        self.optimizer = checkpoint.optimizer
+        self.optimizer_states = checkpoint.optimizer
 
     def _train_stage(self, stage: Stage) -> None:
         """Make all steps of the current stage that are left. Its engine and data end here: the next stage needs their
         memory."""
         state, steps = self.state, steps_of(stage, self.budget.steps_per_epoch)
         validate_every = max(1, math.ceil(steps / self.training.validations))
-        train, held_out = self._data(stage, self.train), self._data(stage, self.held_out)
+        train, held_out = self._data(stage, self.training_rows), self._data(stage, self.held_out)
         engine = self._build_engine(stage)
         numbers = range(state.step, state.step + steps - state.stage_step)
         loader = PrefetchingLoader(
@@ -206,19 +211,18 @@ class Trainer:
                     self._checkpoint(engine)
         following = self.stages[state.stage + 1 : state.stage + 2]
         if following and following[0].keep_optimizer:
-            self.optimizer = {name: checkpoints.cpu_copy(tensor) for name, tensor in engine.optimizer_states()}
+            self.optimizer_states = {name: checkpoints.cpu_copy(tensor) for name, tensor in engine.optimizer_states()}
         engine.close()
-        for data in (train, held_out):
-            if data.features is not None:
-                data.features.remove()
+        train.close()
+        held_out.close()
 
     def _build_engine(self, stage: Stage) -> Engine:
         """Return the engine of the current stage, with the optimizer states that it continues from."""
         phase = phase_of(self.stages, self.state.stage, self.budget.steps_per_epoch)
         engine = build_engine(self.method, stage, self.training, self.spec.engine, phase, self.ranks)
-        if self.optimizer and (self.state.stage_step > 0 or stage.keep_optimizer):
-            engine.load_optimizer_states(self.optimizer, self.state.updates)
-            self.optimizer = {}
+        if self.optimizer_states and (self.state.stage_step > 0 or stage.keep_optimizer):
+            engine.load_optimizer_states(self.optimizer_states, self.state.updates)
+            self.optimizer_states = {}
         if phase.steps < self.training.warmup_steps:
             log.warning(
                 "%s: %s has %d steps, and the learning rate rises for %d: it does not reach its peak",
@@ -227,16 +231,15 @@ class Trainer:
         return engine
 
     def _data(self, stage: Stage, corpus: Corpus) -> StageLoader:
-        data = StageLoader(self.method, corpus, stage, self.spec.seed, None)
+        data = StageLoader(self.method, corpus, stage, self.spec.seed)
         if not stage.cached:
             return data
-        part = "train" if corpus is self.train else "validation"
+        part = "train" if corpus is self.training_rows else "validation"
         label = f"{self.spec.id} {stage.name} features"
         store = FeatureStore(self.paths.checkpoints / f"features-{part}", label, self.ranks)
         began = time.perf_counter()
-        rows, context, precision = np.arange(len(corpus)), data.context(0, 0), self.spec.engine.precision
         with self.notice.immediate():
-            store.fill(self.method, precision, corpus, rows, context, self.spec.feature_batch_size)
+            store.fill(data, np.arange(len(corpus)), self.spec.engine.precision, self.spec.feature_batch_size)
         if self.state.stage_step == 0:  # a resumed stage computes features again; their time counts once
             self.state.seconds += time.perf_counter() - began
         data.features = store
@@ -321,7 +324,7 @@ class Trainer:
     def _agreed_to_save(self) -> bool:
         """Return whether to save now, because it is time or because a rank was told to stop. All ranks ask together and
         get the same answer."""
-        due = self.ranks.first and time.monotonic() - self.saved >= self.training.checkpoint_seconds
+        due = self.ranks.first and time.monotonic() - self.last_saved >= self.training.checkpoint_seconds
         votes = self.ranks.sum({"stop": self.notice.requested, "save": due})
         self.stopping = votes["stop"] > 0
         return self.stopping or votes["save"] > 0
@@ -329,13 +332,13 @@ class Trainer:
     def _checkpoint(self, engine: Engine | None) -> None:
         self.log.flush()
         model = engine.weights() if engine else whole_weights(self.method)
-        optimizer = engine.optimizer_states() if engine else self.optimizer.items()
+        optimizer = engine.optimizer_states() if engine else self.optimizer_states.items()
         state = self.state
         selected = self._selected(state.best_step).name if state.best_step is not None else None
         metadata = {"key": self.key, "seconds": state.seconds, "selected": selected, "train_state": asdict(state)}
         name = f"step-{state.step:09d}-{state.stage:03d}"
         checkpoints.save(self.paths.checkpoints, name, model, optimizer, metadata, self.ranks)
-        self.saved = time.monotonic()
+        self.last_saved = time.monotonic()
         if self.stopping:
             log.warning("%s: told to stop; step %d is saved", self.spec.id, self.state.step)
             raise Preempted
@@ -396,7 +399,15 @@ LOGGED = {"kind", "step", "stage", "epoch", "loss", "accuracy", "learning_rate",
 
 
 class NonFiniteLoss(InputError):
-    """Training met a loss or a gradient that is not a finite number."""
+    """Training met a loss or a gradient that is not a finite number. It stops before such weights get into a
+    checkpoint. ``where``: over which rows, if not over a batch; ``rows``: the batch, with a semicolon before it."""
+
+    def __init__(self, names: Sequence[str], sums: Sums, context: Context, where: str = "", rows: str = "") -> None:
+        super().__init__(
+            f"step {context.step} ({context.stage.name}): {', '.join(names)} is not finite{where}; loss terms "
+            f"{sums.terms()}{rows}. The last checkpoint is kept, and lies before this step; lower the learning rate, "
+            "or look at these rows"
+        )
 
 
 @dataclass
@@ -457,7 +468,7 @@ def optimizer_step(steps: PrefetchingLoader, number: int) -> Sums:
     steps.prefetch()
     reduce_sums(sums, engine.ranks)
     if bad := _not_finite(sums.losses) or _not_finite(sums.norms):
-        raise _stop(bad, "", sums, step.context, f"; examples {steps.ids(step)}")
+        raise NonFiniteLoss(bad, sums, step.context, rows=f"; examples {steps.ids(step)}")
     return sums
 
 
@@ -514,15 +525,6 @@ def _not_finite(values: Mapping[str, float]) -> list[str]:
     return [name for name, value in values.items() if not math.isfinite(value)]
 
 
-def _stop(names: Sequence[str], place: str, sums: Sums, context: Context, rows: str) -> NonFiniteLoss:
-    """Return the error that stops a run before weights that are not finite get into a checkpoint."""
-    return NonFiniteLoss(
-        f"step {context.step} ({context.stage.name}): {', '.join(names)} is not finite{place}; loss terms "
-        f"{sums.terms()}{rows}. The last checkpoint is kept, and lies before this step; lower the learning rate, or "
-        "look at these rows"
-    )
-
-
 def memory_for_training(spec: RunSpec) -> AbstractContextManager[None]:
     """Raise :class:`OutOfMemory`, with what takes less memory, if a training pass inside does not fit."""
     rows = rows_per_pass(spec.training.batch_size, spec.engine.ranks, spec.engine.micro_batch)
@@ -550,7 +552,7 @@ def validation_sums(engine: Engine, data: StageLoader, context: Context, batch_s
     sums.denominators = engine.ranks.sum(sums.denominators)
     reduce_sums(sums, engine.ranks)
     if bad := _not_finite(sums.terms()):
-        raise _stop(bad, " over the validation rows", sums, context, "")
+        raise NonFiniteLoss(bad, sums, context, where=" over the validation rows")
     return sums
 
 

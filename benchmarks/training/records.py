@@ -36,15 +36,25 @@ def training_key(spec: RunSpec, paths: Paths, parent: str | None) -> str:
 
 
 def restore_finished(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
-    """Return the record of a run that is trained already, and put it where it belongs; return None if it is not.
+    """Return the record of a run that is trained already, with what it would depend on now and with intact weights, and
+    put it where it belongs; return None if there is none.
 
     Snakemake removes ``train.json`` of a job that fails, even at its very end, and of one that it is about to run. The
     proof that a run has ended therefore lies beside its weights.
     """
-    record = _intact(spec, paths)
-    if record is not None:
-        log.warning("%s is trained already; to train it again, remove its folder %s", spec.id, paths.run)
-        write_final_record(paths, record)
+    try:
+        record = read_json(paths.ended)
+        parent = read_weights(paths.start).metadata[DIGEST] if paths.start else None
+        left = {paths.weights: record["weights_sha256"]}
+        left |= {paths.stage_weights(at): stage.get("weights_sha256") for at, stage in enumerate(record["stages"])}
+        if record["key"] != training_key(spec, paths, parent):
+            return None
+        if any(read_weights(path).metadata[DIGEST] != digest for path, digest in left.items() if digest):
+            return None
+    except BrokenRecord:  # of a run that has not ended, for one
+        return None
+    log.warning("%s is trained already; to train it again, remove its folder %s", spec.id, paths.run)
+    write_final_record(paths, record)
     return record
 
 
@@ -53,21 +63,6 @@ def write_final_record(paths: Paths, record: dict[str, Any]) -> None:
     write_json(paths.ended, record)
     shutil.rmtree(paths.checkpoints, ignore_errors=True)
     write_json(paths.record("train"), record)
-
-
-def _intact(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
-    """Return the record of a training that ended with what this one would depend on, if its weights are intact."""
-    try:
-        record = read_json(paths.ended)
-        parent = read_weights(paths.start).metadata[DIGEST] if paths.start else None
-        if record["key"] != training_key(spec, paths, parent):
-            return None
-        left = {paths.weights: record["weights_sha256"]}
-        left |= {paths.stage_weights(at): stage.get("weights_sha256") for at, stage in enumerate(record["stages"])}
-        whole = all(read_weights(path).metadata[DIGEST] == digest for path, digest in left.items() if digest)
-    except BrokenRecord:
-        return None
-    return record if whole else None
 
 
 class RunLog:

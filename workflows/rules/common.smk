@@ -20,7 +20,7 @@ from benchmarks.task_dependencies import CODE, task_modules
 from benchmarks.data import get_dataset
 from benchmarks.data.store import is_prepared, prepared_files, require_known, source_of, unpinned_files
 from benchmarks.processes.locks import announce_parent, clear_stale_locks, workflow_lock
-from benchmarks.files import BrokenRecord, describe_os_error, read_json
+from benchmarks.files import describe_os_error, read_json_if_intact, sha256
 from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.studies.paths import Paths
@@ -131,7 +131,7 @@ def papers_records(wildcards):
         return ""
     files = [*Path("results").glob("paper_*/collect.json"), *Path("results/measured").glob("*/runs/paper_*/*/*.json")]
     others = [file for file in sorted(files) if file.parent.name != wildcards.study]
-    return digest(*(f"{file} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in others))
+    return digest(*(f"{file} {sha256(file)}" for file in others))
 
 
 def files_of_figure(wildcards):
@@ -202,14 +202,6 @@ def again(output, wrong):
     return no_files
 
 
-def record_at(path):
-    """Return what a record holds. One that is damaged says nothing here: the command that reads it has a message."""
-    try:
-        return read_json(path)
-    except BrokenRecord:
-        return {}
-
-
 def lacks(*inputs):
     """For :func:`again`: files of input functions are missing, which Snakemake leaves at that if the output exists."""
 
@@ -235,7 +227,7 @@ def of_other_settings(task):
     """For :func:`again`: the record of a run's task was made from other settings."""
 
     def differs(wildcards, path):
-        made = record_at(path).get("digest")
+        made = read_json_if_intact(path).get("digest")
         return made and made != run_of(wildcards).digest(task) and "it was made from other settings"
 
     return differs
@@ -244,14 +236,14 @@ def of_other_settings(task):
 def of_other_data(wildcards, path):
     """For :func:`again`: the data of a block were prepared from other settings, data sets or files."""
     as_asked = is_prepared(study(wildcards.study), block_of(wildcards), Path("results"))
-    return record_at(path) and not as_asked and "it was prepared from other settings, data sets or files"
+    return read_json_if_intact(path) and not as_asked and "it was prepared from other settings, data sets or files"
 
 
 def of_another_version(wildcards, path):
     """For :func:`again`: records were gathered for another version of the study."""
     from benchmarks.records.results import load_collected
 
-    if record_at(path):
+    if read_json_if_intact(path):
         try:
             load_collected(study(wildcards.study), Path("results"))
         except InputError:

@@ -11,7 +11,6 @@ rule data:
         code=task_code("data"),
     log:
         "results/{study}/logs/data/{block}.log",
-    threads: 1
     resources:
         mem_mb=8000,
         runtime=120,

@@ -12,7 +12,6 @@ rule figure:
     log:
         "results/{study}/logs/figure_{figure}.log",
     localrule: True
-    threads: 1
     resources:
         mem_mb=2000,
         runtime=10,
@@ -31,7 +30,6 @@ rule report:
     log:
         "results/logs/report.log",
     localrule: True
-    threads: 1
     resources:
         mem_mb=2000,
         runtime=10,

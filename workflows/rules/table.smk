@@ -18,7 +18,6 @@ rule collect:
     log:
         "results/{study}/logs/collect.log",
     localrule: True
-    threads: 1
     resources:
         mem_mb=2000,
         runtime=10,
@@ -40,7 +39,6 @@ rule track:
     log:
         "results/{study}/logs/track.log",
     localrule: True
-    threads: 1
     resources:
         mem_mb=2000,
         runtime=30,
@@ -63,7 +61,6 @@ rule table:
     log:
         "results/{study}/logs/table_{table}.log",
     localrule: True
-    threads: 1
     resources:
         mem_mb=2000,
         runtime=10,
@@ -81,7 +78,6 @@ rule latest_table:
     log:
         "results/logs/latest_table_{table}.log",
     localrule: True
-    threads: 1
     resources:
         mem_mb=100,
         runtime=1,
@@ -89,8 +85,8 @@ rule latest_table:
         "cp {input} {output} 2>&1 | tee {log}"
 
 
-rule first_table:
-    """Copy the table that the study names first, which `make table` prints."""
+use rule latest_table as first_table with:
+    # Of the table that the study names first, which `make table` prints
     input:
         table_named_first,
         again=again("results/table.md", no_copy_of(table_named_first)),
@@ -98,10 +94,4 @@ rule first_table:
         "results/table.md",
     log:
         "results/logs/first_table.log",
-    localrule: True
-    threads: 1
-    resources:
-        mem_mb=100,
-        runtime=1,
-    shell:
-        "cp {input} {output} 2>&1 | tee {log}"
+    localrule: True # Snakemake does not inherit it
