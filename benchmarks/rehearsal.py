@@ -27,6 +27,7 @@ from benchmarks.data import DATASETS, get_dataset, prepare
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.records import Raw
 from benchmarks.data.sources import DataSet, Generated
+from benchmarks.engine import pick_device
 from benchmarks.evaluation.task import evaluate
 from benchmarks.figures.base import NothingToDraw
 from benchmarks.figures.render import FIGURE_BUILDERS
@@ -50,7 +51,6 @@ FOLDER = "rehearsal"  # in a folder of results
 BATCH, STEPS, QUESTIONS = 2, 20, 50
 ROWS, VALIDATION = 200, 4  # training rows that are read; rows that validate
 TOKENS = 16  # of an answer, at most: weights that learned nothing seldom end one
-STAND_IN = "embedded"  # training data in place of what is not at hand
 MARK = "REHEARSAL, no result"
 HEADER = ["Run", "Params", "GB", "Fits", "Hours, at least", "Hours, at the rehearsal's pace"]
 LEGEND = (
@@ -105,7 +105,7 @@ class Rehearsal:
         return "\n\n".join([*parts, *self.notes])
 
 
-def rehearse(study: Study, results: Path, backbone: str | None = None, stand_in: str = STAND_IN) -> Rehearsal:
+def rehearse(study: Study, results: Path, backbone: str | None, stand_in: str) -> Rehearsal:
     """Rehearse a study in the folder ``rehearsal`` of ``results``. ``backbone`` replaces all of its backbones, and
     ``stand_in`` training data that are not at hand. Tests that are not at hand are left out. Raise InputError if
     nothing can be rehearsed."""
@@ -303,7 +303,7 @@ def this_machine() -> GPU:
 
 def _speed(size: int, dtype: torch.dtype) -> float:
     """Return the FLOP/s of products of two square matrices."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = pick_device()
     matrix, seconds = torch.ones(size, size, dtype=dtype, device=device), []
     for _ in range(4):
         began = time.perf_counter()

@@ -27,7 +27,7 @@ from benchmarks.processes.heartbeat import (
     stop,
     stragglers,
 )
-from benchmarks.processes.launch import Watch, alive, free_port, make_room
+from benchmarks.processes.launch import Watch, alive, empty_folder, free_port
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import EngineSpec
 from conftest import ROOT, needs_deepspeed
@@ -186,13 +186,13 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("given_up", [stop, make_room], ids=["stopped", "another try"])
+@pytest.mark.parametrize("given_up", [stop, empty_folder], ids=["stopped", "another try"])
 def test_a_rank_that_no_signal_reaches_ends_when_it_is_given_up(
     given_up: Callable[[Path], None], tmp_path: Path
 ) -> None:
     """This happens on another machine. The rank must not go on writing under its number during the next try."""
     folder = tmp_path / "ranks"
-    make_room(folder)
+    empty_folder(folder)
     rank = subprocess.Popen([sys.executable, "-c", GIVEN_UP, str(folder)], env={**os.environ, "PYTHONPATH": str(ROOT)})
     until(lambda: (beat := read_beat(folder, 0)) and beat.written > 1)
     given_up(folder)
@@ -223,7 +223,7 @@ def test_ranks_see_what_their_parent_was_told_and_no_secret(
 def test_logs_of_the_try_before_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "ranks/train"
     for text in ("first", "second", "third"):
-        make_room(folder)
+        empty_folder(folder)
         assert not list(folder.iterdir())
         (folder / "rank-0.log").write_text(text, encoding="utf-8")
     assert (tmp_path / "ranks/train-before/rank-0.log").read_text(encoding="utf-8") == "second"

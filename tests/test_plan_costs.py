@@ -118,10 +118,10 @@ def test_long_rows_are_cut_into_more_parts(row: str, prepared: tuple[Study, Path
         if found := [one for one in (*lengths.examples, *lengths.longest) if total_length(one) == length]:
             count = max(map(len, engine.split_microbatches(np.arange(32), length)))
             only = replace(lengths, examples=found, longest=found)
-            passes.append(plan_run(whole.run, only).row * count)
+            passes.append(plan_run(whole.run, only).bytes_per_example * count)
     assert cut.memory.activations == pytest.approx(max(passes), rel=0.05)
     assert cut.memory.activations < whole.memory.activations
-    made = replace(cut, memory=replace(cut.memory, activations=32e9), row=1e9)
+    made = replace(cut, memory=replace(cut.memory, activations=32e9), bytes_per_example=1e9)
     left = GPU("made up", (made.needed - 32e9 + 8e9) / USABLE, 1.0, 1.0)
     assert made.advice(left) == "DOES NOT FIT: set micro_batch to 8"
 

@@ -17,7 +17,7 @@ from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.models import build_method
 from benchmarks.plan.costs import MEMORY_ERROR, plan
 from benchmarks.plan.flops import Dimensions, small_method
-from benchmarks.plan.lengths import example
+from benchmarks.plan.lengths import estimated_tokens, example
 from benchmarks.plan.memory import NeedsValues, activation_bytes, saved_by_forward
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
@@ -64,17 +64,16 @@ def test_layers_that_run_again_keep_their_inputs_alone() -> None:
     """With values, only the layers' inputs are kept, plus what one layer keeps without checkpointing."""
     again = {"activation_checkpointing": True}
     for spec in small_study([row for row in PLANNED if row["id"] in ("cot_sft", "marcos")], engine=again).runs.values():
-        stage = small_method(spec, SIZE).stages(BUDGET)[0]
-        plain, deeper = (
-            saved_by_forward(small_method(spec, replace(SIZE, num_hidden_layers=layers)), stage, EXAMPLES, "float32")
-            for layers in (6, 7)
-        )
-        checkpointed = small_method(spec, SIZE).train()
+        stage = small_method(spec, estimated_tokens, SIZE).stages(BUDGET)[0]
+        sizes = (replace(SIZE, num_hidden_layers=layers) for layers in (6, 7))
+        methods = (small_method(spec, estimated_tokens, size) for size in sizes)
+        plain, deeper = (saved_by_forward(method, stage, EXAMPLES, "float32") for method in methods)
+        checkpointed = small_method(spec, estimated_tokens, SIZE).train()
         checkpoint_activations(checkpointed)
         inputs = saved_by_forward(checkpointed, stage, EXAMPLES, "float32")
         assert inputs.activations < 0.6 * plain.activations
         layer = deeper.deepened(plain, -1)
-        assert activation_bytes(spec, stage, EXAMPLES, SIZE) == inputs.deepened(layer, 1), spec.id
+        assert activation_bytes(spec, stage, EXAMPLES, SIZE, estimated_tokens) == inputs.deepened(layer, 1), spec.id
 
 
 def by_adapters(spec: RunSpec, *modules: str) -> RunSpec:
@@ -94,10 +93,10 @@ def test_what_is_kept_needs_no_numbers_and_few_layers(
 ) -> None:
     for plain in small_study(rows, backbone={"name": backbone}, engine={"precision": precision}).runs.values():
         spec = by_adapters(plain, *modules) if modules else plain
-        method = small_method(spec, SIZE)
+        method = small_method(spec, estimated_tokens, SIZE)
         for stage in (stage for stage in method.stages(BUDGET) if not stage.cached):
             kept = saved_by_forward(method, stage, EXAMPLES, precision)
-            counted = activation_bytes(spec, stage, EXAMPLES, SIZE)
+            counted = activation_bytes(spec, stage, EXAMPLES, SIZE, estimated_tokens)
             assert counted == pytest.approx(kept, rel=1e-3), (spec.id, stage.name)
             assert kept.activations and (kept.copies > 0) == (precision == "bfloat16")
 
@@ -105,7 +104,7 @@ def test_what_is_kept_needs_no_numbers_and_few_layers(
 def test_weights_that_are_not_trained_keep_less_and_are_copied_for_each_pass() -> None:
     """Their layers' inputs are not kept. Of a weight that is trained, autocast keeps one copy for all of a step."""
     plain = small_study([{"id": "codi", "method": "codi", "options": {"num_latents": 6}}]).runs["equation/codi/s0"]
-    both = [small_method(spec, SIZE) for spec in (plain, by_adapters(plain, "q_proj"))]
+    both = [small_method(spec, estimated_tokens, SIZE) for spec in (plain, by_adapters(plain, "q_proj"))]
     whole, frozen = (saved_by_forward(method, method.stages(BUDGET)[0], EXAMPLES, "bfloat16") for method in both)
     assert frozen.activations < whole.activations
     assert 6 < frozen.copies / whole.copies < 9  # passes; the head and the projection have fewer
@@ -115,15 +114,16 @@ def test_weights_that_are_not_trained_keep_less_and_are_copied_for_each_pass() -
 def test_every_other_method_can_be_planned(name: str) -> None:
     rows = [{"id": name, "method": name, "options": dict(get_method(name).tested_options)}]
     spec = small_study(rows, engine={"precision": "bfloat16"}).runs[f"equation/{name}/s0"]
-    assert activation_bytes(spec, small_method(spec).stages(BUDGET)[0], EXAMPLES, SIZE).copies > 0
+    stage = small_method(spec, estimated_tokens).stages(BUDGET)[0]
+    assert activation_bytes(spec, stage, EXAMPLES, SIZE, estimated_tokens).copies > 0
 
 
 def test_a_forward_pass_that_asks_for_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = next(iter(small_study(PLANNED).runs.values()))
-    method = small_method(spec)
+    method = small_method(spec, estimated_tokens)
     monkeypatch.setattr(type(method), "forward", lambda method, *_: next(method.parameters()).sum().item())
     with pytest.raises(NeedsValues, match=r"^cot_sft cannot be planned: .*; find it out in `collate`"):
-        activation_bytes(spec, method.stages(BUDGET)[0], EXAMPLES, SIZE)
+        activation_bytes(spec, method.stages(BUDGET)[0], EXAMPLES, SIZE, estimated_tokens)
 
 
 # -- peak memory

@@ -40,7 +40,7 @@ def test_advice_fits(ranks: int, stage: int, offload: str, weights: int, activat
     memory = Memory(part, 0.0, part, 2 * part, activations * 1e9)
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": stage, "offload": offload}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
-    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1.0, activations * 1e9 / 16, "made up", (1,))
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1.0, activations * 1e9 / 16, "made up", (1,), True)
     gpu = GPU("made up", 100e9 / USABLE, 1.0, 1.0)
     assert not made.fits(gpu) and made.advice(gpu).endswith(advice)
 
@@ -49,7 +49,8 @@ def test_advice_to_split_weights_leaves_compilation_out() -> None:
     """Compilation needs layers with whole weights."""
     engine = {"kind": "deepspeed", "gpus": 8, "zero_stage": 2, "compile": True}
     run = small_study(PLANNED, engine=engine).runs["equation/cot_sft/s0"]
-    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, Memory(80e9, 0.0, 80e9, 160e9, 1e9), 1.0, 1.0, 1e9, "made up", (1,))
+    memory = Memory(80e9, 0.0, 80e9, 160e9, 1e9)
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1.0, 1e9, "made up", (1,), True)
     advice = made.advice(GPU("made up", 100e9 / USABLE, 1.0, 1.0))
     assert advice == "DOES NOT FIT: set zero_stage to 3 and compile to false"
     uneven = replace(made, even_passes=False)  # ZeRO 3 is refused for such a method
@@ -74,7 +75,8 @@ def test_advice_leaves_no_rank_idle_and_says_where_it_makes_another_run(
     engine = {"kind": "deepspeed", "gpus": ranks, "zero_stage": 3}
     study = small_study(PLANNED, engine=engine, training={"batch_size": batch})
     memory = Memory(0.0, 0.0, 0.0, 0.0, 32e9)
-    made = RunPlan(study.runs[f"equation/{row}/s0"], 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1.0, 1e9, "made up", (1,))
+    run = study.runs[f"equation/{row}/s0"]
+    made = RunPlan(run, 1, 1.0, 1.0, 1.0, 0.0, memory, 1.0, 1.0, 1e9, "made up", (1,), True)
     assert made.advice(GPU("made up", 22.5e9 / USABLE, 1.0, 1.0)) == f"DOES NOT FIT: {advice}"
     engine = made.run.engine.model_copy(update={"micro_batch": int(advice.split()[3])})
     taken = replace(made, run=made.run.model_copy(update={"engine": engine}))

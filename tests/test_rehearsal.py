@@ -26,7 +26,7 @@ def test_a_study_goes_from_data_to_a_report_that_is_marked(tmp_path: Path, monke
     rows = [{"id": "cot_sft", "method": "cot_sft"}, {"id": "coconut", "method": "coconut"}]
     study = small_study(rows, figures=["steps"], seeds=[0, 1], training={"epochs": 8})
     whole = DATASETS["embedded_in_domain"]
-    found = rehearsal.rehearse(study, tmp_path)
+    found = rehearsal.rehearse(study, tmp_path, None, "embedded")
     assert not found.failed and found.folder == tmp_path / "rehearsal" / "small.rehearsal"
     assert DATASETS["embedded_in_domain"] is whole, "an excerpt alone while it is rehearsed"
     pages = [*found.folder.glob("table_*.md"), *found.folder.glob("table_*.tex"), found.folder / "figures" / "steps.md"]
@@ -43,7 +43,8 @@ def test_a_study_goes_from_data_to_a_report_that_is_marked(tmp_path: Path, monke
     assert "4 of 4" not in found.text() and "2 of 2 runs" in found.text(), "one seed is enough"
 
 
-def test_rows_that_do_not_fit_go_with_all_that_names_them() -> None:
+def test_rows_that_do_not_fit_go_with_all_that_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "_at_hand", lambda *_: True)
     content = load_study("paper_0.5b").model_dump(mode="json", exclude_unset=True)
     assert any("marcos" in decoding.get("only", ()) for decoding in content["evaluation"]["decodings"].values())
     content["blocks"].append({**content["blocks"][0], "id": "large", "options": {"marcos": {}, "cot_sft": {}}})

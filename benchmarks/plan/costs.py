@@ -70,10 +70,10 @@ class RunPlan:
     memory: Memory
     disk: float  # peak bytes while it trains
     left: float  # bytes of the weights that stay
-    row: float  # bytes that one of the longest rows takes in a pass
+    bytes_per_example: float  # that one of the longest examples takes in a pass
     basis: str  # where the lengths come from
     lengths: Sequence[int]  # a sample of example lengths, in tokens
-    even_passes: bool = True  # see `Method.even_passes`
+    even_passes: bool  # see `Method.even_passes`
 
     @property
     def ranks(self) -> int:
@@ -144,7 +144,7 @@ class RunPlan:
             if self.needed_at(stage) <= room:
                 return f"DOES NOT FIT: set {self._stage(stage)}"
         for stage in dict.fromkeys((configured, stages[-1])):
-            room_for = math.floor((room - self.needed_at(stage) + self.memory.activations) / self.row)
+            room_for = math.floor((room - self.needed_at(stage) + self.memory.activations) / self.bytes_per_example)
             if room_for >= 1:
                 more = "" if stage == configured else f"{self._stage(stage)} and "
                 return f"DOES NOT FIT: set {more}{self._micro_batch_of(room_for)}"
@@ -204,7 +204,6 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
         copy = max(*(one.copies for one in saved), min(copy, BFLOAT16 * trained))
     weights, gradients = FLOAT32 * parameters, FLOAT32 * trained
     memory = Memory(weights, copy, gradients, 2 * gradients, max(kept))
-    row = kept[0] / passes[0][0]
     # The final weights, and weights that stages end with and that are kept
     left = FLOAT32 * final * (1 + sum(stage.answers for stage in stages[:-1]) * run.training.keep_stages)
     # Also the kept checkpoints and the one being written, each of which may need selected weights of its own
@@ -222,7 +221,7 @@ def plan_run(run: RunSpec, lengths: Lengths) -> RunPlan:
         memory=memory,
         disk=disk,
         left=left,
-        row=row,
+        bytes_per_example=kept[0] / passes[0][0],
         basis=lengths.basis,
         lengths=sizes,
         even_passes=whole.even_passes,
@@ -262,7 +261,7 @@ def _costs(
     """Return the FLOPs of all stages, the ``layers`` of :class:`RunPlan`, and the largest number of feature values per
     example that a stage stores. Recomputing a layer's forward pass counts as a third of a layer, and adapters as
     :data:`ADAPTED` for each kind of module that has one, less :data:`FROZEN` (operations, counted and not timed)."""
-    small = small_method(run, count_tokens=lengths.count_tokens)
+    small = small_method(run, lengths.count_tokens)
     by_length = lengths.by_length
     flops = layers = most = 0.0
     again, lora = run.engine.activation_checkpointing, run.training.lora
@@ -310,7 +309,7 @@ def _activations(
     # All rows, since logits are only kept up to a number of rows; none of their values is computed
     every = list(islice(cycle(examples), rows))
     kept = activation_bytes(run, stage, every, dimensions, lengths.count_tokens).activations
-    passed, *_ = usage_in_stage(small_method(run, count_tokens=lengths.count_tokens), stage, [examples])
+    passed, *_ = usage_in_stage(small_method(run, lengths.count_tokens), stage, [examples])
     return kept + 2 * FLOAT32 * passed.widest(whole, rows / len(examples))
 
 

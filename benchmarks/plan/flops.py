@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.layers import linear_layers, widths
-from benchmarks.plan.lengths import TOKEN, TokenCounter, estimated_tokens
+from benchmarks.plan.lengths import TOKEN, TokenCounter
 from benchmarks.studies.runs import RunSpec
 from methods import head
 from methods.backbone import Backbone, fields_of, load_backbone
@@ -151,7 +151,7 @@ def count_usage(method: Method, passed: LayerUsage) -> Iterator[None]:
         hook.remove()
 
 
-def small_method(run: RunSpec, dimensions: Dimensions = SMALL, count_tokens: TokenCounter = estimated_tokens) -> Method:
+def small_method(run: RunSpec, count_tokens: TokenCounter, dimensions: Dimensions = SMALL) -> Method:
     """Build the run's method with a backbone of these dimensions and the same architecture. ``count_tokens`` counts
     those of a text."""
     method = _plain_method(run, dimensions, count_tokens)

@@ -31,7 +31,7 @@ from benchmarks.engine import autocast
 from benchmarks.engine.adapters import enable_gradients
 from benchmarks.engine.layers import checkpoint_activations
 from benchmarks.plan.flops import Dimensions, small_method
-from benchmarks.plan.lengths import TokenCounter, estimated_tokens
+from benchmarks.plan.lengths import TokenCounter
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Offload
 from methods.base import Batch, Context, Example, Method, Stage
@@ -86,7 +86,7 @@ def activation_bytes(
     stage: Stage,
     examples: Sequence[Example],
     dimensions: Dimensions,
-    count_tokens: TokenCounter = estimated_tokens,
+    count_tokens: TokenCounter,
 ) -> SavedBytes:
     """Return what :func:`saved_by_forward` counts at these dimensions. With activation checkpointing these are the
     inputs that layers keep, and all that one layer of every stack keeps: the backward pass recomputes one at a time."""
@@ -97,7 +97,7 @@ def activation_bytes(
         sizes = []
         for layers in (1, 2):
             with FakeTensorMode() as mode:
-                method = small_method(run, replace(dimensions, num_hidden_layers=layers), count_tokens)
+                method = small_method(run, count_tokens, replace(dimensions, num_hidden_layers=layers))
                 _fake_adapters(method, mode)
             if again:
                 checkpoint_activations(method.train())

@@ -56,7 +56,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Literal["train", "time"]) -> N
     """Run ``task`` on the ranks of a run's engine. The caller holds the run's lock."""
     require_deepspeed()
     folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
-    make_room(folder)
+    empty_folder(folder)
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
@@ -82,7 +82,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Literal["train", "time"]) -> N
         watch.kill()
 
 
-def make_room(folder: Path) -> None:
+def empty_folder(folder: Path) -> None:
     """Create an empty folder. That of the previous attempt stays beside it, since an error message may refer to it."""
     before = folder.with_name(f"{folder.name}-before")
     if folder.exists():

@@ -183,7 +183,7 @@ class EvaluationSpec(Strict):
 
     @field_validator("decodings")
     @classmethod
-    def _has_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
+    def _go_with_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
         if "default" not in value:
             raise ValueError("one decoding must be named `default`: the main table shows it")
         if value["default"].only is not None:
@@ -192,6 +192,11 @@ class EvaluationSpec(Strict):
             raise ValueError("`default` answers by the run's own options: leave out its `options`")
         if value["default"].latents == "encoded":
             raise ValueError("`default` answers without the gold steps: give `latents: encoded` to another decoding")
+        compared = {"tokens", "latents", "temperature", "top_p", "options"}
+        default = value["default"].model_dump(include=compared)
+        for name, spec in value.items():
+            if spec.thoughts != "own" and spec.model_dump(include=compared) != default:
+                raise ValueError(f"`{name}` is compared with `default`: it may differ in `thoughts` and `seeds` only")
         return value
 
     @model_validator(mode="after")
@@ -201,17 +206,6 @@ class EvaluationSpec(Strict):
                 f"`{found[0]}` takes the latents of other questions of a batch: `batch_size` must be over 1"
             )
         return self
-
-    @field_validator("decodings")
-    @classmethod
-    def _controls_decode_as_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
-        shared = {"tokens", "latents", "temperature", "top_p", "options"}
-        for name, spec in value.items():
-            if spec.thoughts != "own" and spec.model_dump(include=shared) != value["default"].model_dump(
-                include=shared
-            ):
-                raise ValueError(f"`{name}` is compared with `default`: it may differ in `thoughts` and `seeds` only")
-        return value
 
 
 class EngineSpec(Strict):

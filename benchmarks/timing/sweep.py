@@ -79,7 +79,7 @@ def sweep(study: Study, results: Path, repeats: int) -> Iterator[dict[str, Any]]
                 if method.thoughts_option and size["thoughts"]:
                     options = set_path(options, method.thoughts_option, int(size["thoughts"]))
                 setup = Setup(backbones[size["width"] or 1], words)
-                examples = drawn(int(size["batch"] or 1), int(size["question"] or 1), words.size)
+                examples = random_examples(int(size["batch"] or 1), int(size["question"] or 1), words.size)
                 costs = _costs(name, options, setup, examples, study.training, engine, repeats)
                 record["points"].append({"method": name, **size, **costs})
                 missing = " and ".join(part for part in ("step", "answer") if costs[f"{part}_seconds"] is None)
@@ -109,7 +109,7 @@ def scaled(spec: BackboneSpec, tokens: int, width: float) -> Backbone:
     )
 
 
-def drawn(count: int, question: int, tokens: int) -> list[Example]:
+def random_examples(count: int, question: int, tokens: int) -> list[Example]:
     """Return examples of equal lengths, of any tokens. With equal texts, statistics of a batch would be degenerate."""
     draw = partial(np.random.default_rng(0).integers, tokens)
 
