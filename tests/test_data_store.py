@@ -1,5 +1,6 @@
 """Preparing a block, and reading prepared data."""
 
+import filecmp
 import json
 from contextlib import nullcontext
 from pathlib import Path
@@ -147,6 +148,19 @@ def test_what_is_there_is_kept_and_other_inputs_replace_it(tmp_path: Path, monke
     assert {path.name for path in folder.parent.iterdir()} == {"equation", ".equation.lock"}
     monkeypatch.setitem(MODULES, "embedded", "benchmarks.data.sets.ring")  # as if the module had been edited
     assert not store.is_prepared(other, other.blocks[0], tmp_path)
+
+
+def test_data_of_a_study_with_shared_runs_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = make_study()
+    first = prepare(study, study.blocks[0], tmp_path)
+    mine = study.model_copy(update={"name": "mine", "shares": ("tiny",)})
+    with monkeypatch.context() as copying:
+        copying.delattr(store, "_build")
+        copy = prepare(mine, mine.blocks[0], tmp_path)
+    assert copy == tmp_path / "mine/data/equation" and not filecmp.dircmp(first, copy).diff_files
+    assert open_corpus(copy, "train").sha256 == open_corpus(first, "train").sha256
+    other = make_study(limit=30).model_copy(update={"name": "other", "shares": ("tiny",)})
+    assert read_json(prepare(other, other.blocks[0], tmp_path) / "done.json")["counts"]["train"] == 30
 
 
 def test_a_file_without_checksum_may_go_but_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

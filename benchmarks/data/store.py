@@ -47,14 +47,19 @@ NO_SETTING = {"files": {"__all__": {"__all__": {"url"}}}}  # of a card: where a 
 
 def prepare(study: Study, block: Block, results: Path) -> Path:
     """Read, split, tokenise and store the data of a block. Return their folder. Data that were already prepared from
-    the same inputs are kept. Raise :class:`Locked` if another process prepares them."""
+    the same inputs are kept, or copied from a study that this one shares runs with. Raise :class:`Locked` if another
+    process prepares them."""
     target = data_folder(results, study.name, block.id)
-    if is_prepared(study, block, results):
+    if _are_current(study, block, target):
         return target
     if not sys.stderr.isatty():
         disable_progress_bars()
     with FileLock(target.with_name(f".{block.id}.lock"), f"preparing {target}"), _apart(target) as folder:
-        _build(study, block, folder / "built")
+        others = (data_folder(results, name, block.id) for name in study.shares)
+        if (twin := next((other for other in others if _are_current(study, block, other)), None)) is not None:
+            shutil.copytree(twin, folder / "built")
+        else:
+            _build(study, block, folder / "built")
         if target.exists():
             os.replace(target, folder / "old")
         os.replace(folder / "built", target)
@@ -76,7 +81,11 @@ def _apart(target: Path) -> Iterator[Path]:
 
 def is_prepared(study: Study, block: Block, results: Path) -> bool:
     """Return whether the data of a block are there and are what the study asks for now."""
-    done = _prepared(study, block, results)
+    return _are_current(study, block, data_folder(results, study.name, block.id))
+
+
+def _are_current(study: Study, block: Block, folder: Path) -> bool:
+    done = _prepared(study, block, folder)
     if done is None or done["source"] != source_of(study, block):
         return False
     return unpinned_files(study, block).items() <= done["files"].items()
@@ -85,14 +94,14 @@ def is_prepared(study: Study, block: Block, results: Path) -> bool:
 def prepared_files(study: Study, block: Block, results: Path) -> dict[str, str]:
     """Return what :func:`unpinned_files` was when the data that a block asks for were prepared, or nothing if they are
     not."""
-    done = _prepared(study, block, results)
+    done = _prepared(study, block, data_folder(results, study.name, block.id))
     return done["files"] if done else {}
 
 
-def _prepared(study: Study, block: Block, results: Path) -> dict[str, Any] | None:
-    """Return the record of a block's data if they were prepared from today's settings."""
+def _prepared(study: Study, block: Block, folder: Path) -> dict[str, Any] | None:
+    """Return the record of data in a folder if they were prepared from the settings that a block has today."""
     try:
-        done = read_json(data_folder(results, study.name, block.id) / DONE)
+        done = read_json(folder / DONE)
         return {"files": {}, "source": None, **done} if done["key"] == _key(study, block) else None
     except BrokenRecord:
         return None
