@@ -36,7 +36,7 @@ def test_shipped_study_is_valid_and_names_what_exists(name: str) -> None:
         assert run.id == id and run.backbone.name in CONFIGURATIONS and "default" in run.evaluation.decodings
         assert get_method(run.method).Options.model_validate(run.options)
         assert run.starts_from is None or run.starts_from in seen, "in the order of warm starts"
-        if run.method == "marcos" and run.data.form == "text":
+        if run.method == "marcos" and run.data.form == "text" and run.data.train != "ring":  # where nothing is random
             assert run.options["marked"] == 0.5
         seen.add(id)
     assert seen
