@@ -92,13 +92,17 @@ def _known(test: TestSet) -> pd.DataFrame:
 
 
 def score_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index."""
-    scorers = {test: scorer_of(test) for test in frame["test"].unique()}
+    """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index.
+    Equal answers to a question, as decoding seeds and votes give, are scored once."""
+    read = ["test", "text", *KNOWN]
+    distinct = frame[read].drop_duplicates()
+    scorers = {test: scorer_of(test) for test in distinct["test"].unique()}
     rows = []
-    for test, text, *known in zip(*(frame[name] for name in ("test", "text", *KNOWN)), strict=True):
-        question, gold, steps = known
+    for test, text, question, gold, steps in zip(*(distinct[name].tolist() for name in read), strict=True):
         asked = Reference(question, gold, None if pd.isna(steps) else int(steps))
         result = scorers[test].score(text, asked)
         choices = list(scorers[test].choices(asked))
         rows.append((result.extracted, result.correct, result.strict, list(result.draws), choices))
-    return pd.DataFrame(rows, columns=SCORES, index=frame.index)
+    scores = pd.DataFrame(rows, columns=SCORES)
+    # Groups are numbered in the order of `distinct`
+    return scores.iloc[frame.groupby(read, sort=False, dropna=False).ngroup()].set_axis(frame.index)

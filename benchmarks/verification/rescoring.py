@@ -62,7 +62,7 @@ def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
 
 def _plain(frame: pd.DataFrame, column: str) -> pd.Series:
     """Return a column with comparable values: lists, which are arrays when they are read back, become tuples."""
-    values = [tuple(value) if isinstance(value, list | np.ndarray) else value for value in frame[column]]
+    values = [tuple(value) if isinstance(value, list | np.ndarray) else value for value in frame[column].tolist()]
     return pd.Series(values, index=frame.index, dtype="object")
 
 
