@@ -31,6 +31,7 @@ SHARES = ("accuracy", "strict", "no_answer", "deduplicated")  # metrics that are
 WITHIN = "accuracy_std"  # prefix of the metrics that are deviations within one training
 ANSWERS = ["test", "id", "seed", "text", "gold", "correct", "same_as"]  # columns of predictions that are read
 FIRST = ["training_seed", "seed"]  # columns of answers: the lowest of both are those of the texts that are shown
+TRACKED = re.compile(r"[0-9a-f]{32}")  # an id of a run in MLflow
 QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, correctness of a and b, texts of a and b
 
 
@@ -89,7 +90,7 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str, stud
 
 def read_side(name: str, results: Path, decoding: str, study: str | None = None) -> Side:
     """Return a run or row by its name (see :func:`compare`)."""
-    if not re.fullmatch(r"[0-9a-f]{32}", name):
+    if not TRACKED.fullmatch(name):
         return _recorded(name, results, decoding, study)
     label, metrics, answers = tracked_run(name, results, decoding)
     return Side(label, [metrics], {test: frame.assign(training_seed=0) for test, frame in answers.items()})

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pandas as pd
 from tabulate import tabulate
 
-from benchmarks.comparison import read_side
+from benchmarks.comparison import TRACKED, read_side
 from benchmarks.data import Record, get_dataset, load_records, normalise
 from benchmarks.data.cards import Card
 from benchmarks.data.records import first_alike
@@ -174,7 +174,7 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _scored(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:
-    if not Path(name).exists() and ":" in name:  # a run or row
+    if not Path(name).exists() and (":" in name or TRACKED.fullmatch(name)):  # a run or row
         if not questions.is_test:
             raise InputError(f"{name}: runs answer test sets, so they can only be compared under --test")
         answers = read_side(name, results, decoding).answers
@@ -235,7 +235,7 @@ def _line(row: Scored, correct: pd.DataFrame, asked: int) -> dict[str, Any]:
     verdicts = row.verdicts
     line = {"outputs": row.label, "n": verdicts["id"].nunique(), "of": asked, "accuracy": verdicts["correct"].mean()}
     line |= {"low": low, "high": high, "strict": None, "no_answer": None, "unmatched": len(row.unmatched)}
-    if "strict" in verdicts:  # what `compare` reads of runs has neither
+    if "strict" in verdicts:  # what `compare` reads of records has neither
         line |= {"strict": verdicts["strict"].mean(), "no_answer": verdicts["extracted"].isna().mean()}
     return line
 
@@ -288,6 +288,6 @@ def write(scores: Scores, folder: Path) -> list[Path]:
         "table.md": render(scores) + "\n",
         "scores.csv": scores.lines.to_csv(index=False),
         **({"paired_tests.csv": scores.tests.to_csv(index=False)} if len(scores.tests) else {}),
-        "verdicts.csv": scores.shares.replace({True: 1, False: 0}).to_csv(index=False, float_format="%g"),
+        "verdicts.csv": scores.shares.to_csv(index=False, float_format="%g"),
     }
     return write_texts(folder, texts)

@@ -6,7 +6,6 @@ The accuracies that the authors report stand beside ours with their source, and 
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -272,7 +271,9 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a state dict. A pickle of more than tensors is refused."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except OSError:  # names the file itself
+        raise
+    except Exception as error:  # a damaged pickle raises whatever its bytes lead to
         raise InputError(
             f"{path} is damaged, or a pickle of more than tensors, which could run any code. If you trust it, keep "
             'its tensors alone: `tensors = torch.load(FILE, weights_only=False)["state_dict"]` (a Lightning file needs '

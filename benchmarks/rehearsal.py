@@ -27,6 +27,7 @@ from benchmarks.data import DATASETS, get_dataset, prepare
 from benchmarks.data.corpus import spread_over
 from benchmarks.data.records import Raw
 from benchmarks.data.sources import DataSet, Generated
+from benchmarks.data.store import require_known
 from benchmarks.engine import pick_device
 from benchmarks.evaluation.task import evaluate
 from benchmarks.figures.base import NothingToDraw
@@ -41,6 +42,7 @@ from benchmarks.report.report import report
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.study import Study, parse_study
 from benchmarks.tables.render import render
+from benchmarks.timing.steps import timed
 from benchmarks.training import live_tracking
 from benchmarks.training.loop import train
 from methods.errors import InputError
@@ -117,6 +119,7 @@ def rehearse(study: Study, results: Path, backbone: str | None, stand_in: str) -
         plans = []
         notes.append(f"There is no plan, and no estimate of memory and hours: {error}")
     small = rehearsal_study(study, plans, machine, backbone, stand_in, notes)
+    require_known(small)
     os.environ[live_tracking.VARIABLE] = "no"  # the curves of twenty steps tell nothing
     rehearsal = Rehearsal(small, place / small.name, notes=notes)
     with excerpts(small):
@@ -304,12 +307,8 @@ def this_machine() -> GPU:
 def _speed(size: int, dtype: torch.dtype) -> float:
     """Return the FLOP/s of products of two square matrices."""
     device = pick_device()
-    matrix, seconds = torch.ones(size, size, dtype=dtype, device=device), []
-    for _ in range(4):
-        began = time.perf_counter()
-        float((matrix @ matrix)[0, 0])  # waits for the device
-        seconds.append(time.perf_counter() - began)
-    return 2.0 * size**3 / min(seconds)
+    matrix = torch.ones(size, size, dtype=dtype, device=device)
+    return 2.0 * size**3 / min(timed(device, lambda: matrix @ matrix)[1] for _ in range(4))
 
 
 def _pace(small: Study, plan: RunPlan, place: Path) -> float | None:

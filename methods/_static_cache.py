@@ -20,6 +20,7 @@ from transformers import Cache
 from transformers.cache_utils import StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from methods.head import arithmetic
 from methods.kv_cache import DynamicKVCache, KVCache, cache_argument
 from methods.masks import causal_mask, positions_of
 
@@ -89,7 +90,7 @@ class Buffers:
         layers: list[Any] = prompt.cache.layers
         held: list[tuple[Tensor, Tensor]] = [(layer.keys, layer.values) for layer in layers]
         weights = tuple(tensor.data_ptr() for tensor in (*trunk.parameters(), *trunk.buffers()))
-        dtype = _arithmetic(held[0][0])
+        dtype = arithmetic(held[0][0])
         if weights != self.weights or self.layers[0][0].dtype != dtype:  # else graphs would read freed weights
             if held[0][0].is_cuda:
                 gc.collect()  # an earlier method, with its graphs, may wait in reference cycles
@@ -138,7 +139,7 @@ class Buffers:
         inputs = (self.vectors[:height], self.mask[:height, :, :, :width], self.positions[:height], self.slots)
         if not vectors.is_cuda:
             return self._run(trunk, *inputs).last_hidden_state[:rows].clone()
-        key = (height, width, _arithmetic(vectors))
+        key = (height, width, arithmetic(vectors))
         if key not in self.graphs:
             self.graphs[key] = self._capture(trunk, *inputs)
         graph, output = self.graphs[key]
@@ -220,12 +221,6 @@ def _rounded_rows(rows: int) -> int:
 
 def _rounded_length(length: int) -> int:
     return -(-length // POSITIONS) * POSITIONS
-
-
-def _arithmetic(like: Tensor) -> torch.dtype:
-    """Return the dtype that attention computes in."""
-    kind = like.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
 
 
 _BUFFERS: WeakKeyDictionary[nn.Module, Buffers] = WeakKeyDictionary()

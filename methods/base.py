@@ -144,7 +144,6 @@ class Batch:
     denominators: dict[str, float]
     tokens: int
     keys: Tensor | None = None  # (B,) int64, one per example, for random draws (methods.random_keys)
-    last: int | None = None  # positions at the end of a pass that losses need (methods.last_layer), if not all
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]

@@ -84,7 +84,7 @@ class CoconutOptions(MethodOptions):
 class ThoughtPass:
     """The result of reading a sequence together with its thoughts."""
 
-    hidden: Tensor  # (B, M, d) final hidden states of the last pass, from the last thought on
+    hidden: Tensor  # (B, T, d) final hidden states at the text
     thoughts: Tensor  # (B, m, d) inputs at the m columns where rows may hold thoughts
     prefix: Prefix
 
@@ -237,10 +237,8 @@ class Coconut(Method):
 
     def losses_and_latents(self, batch: Batch, context: Context) -> tuple[Output, Tensor]:
         """Return the loss sums and the thoughts (B, m, d); a row with fewer than m thoughts has them at the end."""
-        text = batch["text"]
-        reading = self.forward_with_thoughts(batch["prompt"], batch.get("real"), batch["thinking"], text)
-        hidden = reading.hidden[:, -text.shape[1] :]
-        loss = label_loss(self.lm.get_output_embeddings(), hidden, batch["labels"], batch["labelled"])
+        reading = self.forward_with_thoughts(batch["prompt"], batch.get("real"), batch["thinking"], batch["text"])
+        loss = label_loss(self.lm.get_output_embeddings(), reading.hidden, batch["labels"], batch["labelled"])
         return Output({"cross_entropy": loss}), reading.thoughts
 
     def forward_with_thoughts(
@@ -266,7 +264,7 @@ class Coconut(Method):
             last = text.shape[1] if stop == vectors.shape[1] else 1
             prefix, output = forward_cached(prefix, inputs, None if real is None else real[:, start:stop], last=last)
             hidden = output.last_hidden_state
-        return ThoughtPass(hidden, torch.cat([vectors[:, :0], *thoughts], dim=1), prefix)
+        return ThoughtPass(hidden[:, -text.shape[1] :], torch.cat([vectors[:, :0], *thoughts], dim=1), prefix)
 
     def naive_forward(self, batch: Batch, context: Context) -> Output:
         """Compute the losses row by row, reading each row again from its start for every thought."""

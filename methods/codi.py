@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from methods.backbone import label_loss
 from methods.base import Batch, Budget, Context, Example, Method, MethodOptions, Output, Setup, Stage
-from methods.collate import build_inputs_and_labels, label_indices, masks_of_padding, pad
+from methods.collate import build_inputs_and_labels, label_indices, labelled_tail, masks_of_padding, pad
 from methods.cot_sft import SCORING, lines, prompt
 from methods.decoding import Prefix, decode, extend, forward_cached, prefill, read_prompts, swap_latents, text_nats
 from methods.generation import Decoding, Generation, Length, Nats
@@ -95,9 +95,8 @@ class CODI(Method):
             prompts, [[*chain, *answer] for chain, answer in zip(chains, answers, strict=True)], eos
         )
         last = [len(p) + len(chain) + len(self.phrase) - 1 for p, chain in zip(prompts, chains, strict=True)]
+        teacher_labels = labelled_tail(teacher_labels)
         student_labelled, teacher_labelled = label_indices(student_labels), label_indices(teacher_labels)
-        # Columns are counted from the end, as states are missing before the first label
-        teacher_labelled[1] -= teacher_ids.shape[1]
         return Batch(
             {
                 "prompt": prompt_ids,
@@ -116,7 +115,6 @@ class CODI(Method):
                 "distillation": float(len(examples)),
             },
             tokens=int(prompt_real.sum()) + self.options.num_latents * len(examples) + student_tokens + teacher_tokens,
-            last=-int(teacher_labelled[1].min()),
         )
 
     def _prompt(self, question: Sequence[int]) -> list[int]:
@@ -140,8 +138,7 @@ class CODI(Method):
         loss, with gradients, and the states that the student has to match, without gradients.
         """
         trunk, head, embed = self.lm.base_model, self.lm.get_output_embeddings(), self.lm.get_input_embeddings()
-        teacher_ids, count = batch["teacher"], batch.last
-        assert count is not None
+        teacher_ids, count = batch["teacher"], batch["teacher_labels"].shape[1]
         teacher = forward_last(trunk, count, input_ids=teacher_ids, output_hidden_states=True, use_cache=False)
         prefix, latents = self.think(prefill(trunk, embed(batch["prompt"]), batch.get("prompt_real")), Decoding())
         _, student = forward_cached(prefix, embed(batch["student"]), hidden_states=True)

@@ -40,6 +40,12 @@ class Head(nn.Linear):
         return _SplitLoss.apply(input, self.weight, self.bias, labels, weights, torch.is_grad_enabled())
 
 
+def arithmetic(like: Tensor) -> torch.dtype:
+    """Return the dtype that layers compute in, given their input."""
+    kind = like.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+
+
 class _SplitLoss(torch.autograd.Function):
     """The summed cross entropy of a linear layer, for part after part of its rows. Gradients are computed in the same
     pass, while the logits of a part exist; the backward pass only scales them.
@@ -59,7 +65,7 @@ class _SplitLoss(torch.autograd.Function):
         grad: bool,
     ) -> Tensor:
         device = hidden.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        dtype = arithmetic(hidden)
         total = hidden.new_zeros((), dtype=torch.float32)
         to_hidden, to_weight, to_bias = (
             torch.zeros_like(tensor) if grad and needed and tensor is not None else None

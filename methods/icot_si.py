@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.base import Budget, Context, Example, MethodOptions, Stage, added_field
-from methods.cot_sft import PACKED, CoTSFT, target
+from methods.cot_sft import PACKED, CoTSFT, lines, target
 from methods.errors import InputError
 from methods.random_keys import key, uniform
 
@@ -109,14 +109,10 @@ class ICoTSI(CoTSFT):
         removed = self._removed(examples, context).tolist()
         return [target(example, self.vocabulary)[count:] for example, count in zip(examples, removed, strict=True)]
 
-    def _chains(self, examples: Sequence[Example]) -> Tensor:
-        """Return the number of tokens in each chain (B,), line ends included."""
-        line_end = len(self.vocabulary.newline)
-        return torch.tensor([sum(len(step) + line_end for step in example.steps) for example in examples])
-
     def _removed(self, examples: Sequence[Example], context: Context) -> Tensor:
         """Return the number of tokens to remove (B,): the stage's plus each example's offset, at most the chain."""
         epoch, _ = context.epoch_and_step
         keys = torch.tensor([key(context.seed, "removal", epoch, example.id) for example in examples])
         offsets = (-torch.log1p(-uniform(keys, 1).squeeze(1)) / (self.options.smoothing or math.inf)).floor()
-        return torch.minimum(context.stage.settings["removed"] + offsets, self._chains(examples)).long()
+        chains = torch.tensor([len(lines(example.steps, self.vocabulary)) for example in examples])
+        return torch.minimum(context.stage.settings["removed"] + offsets, chains).long()

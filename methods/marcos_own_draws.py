@@ -179,5 +179,5 @@ class MarCosOwnDraws(MarCos):
         start = self._start(len(spoken))[:, None]
         hidden = self.speak(shallow, torch.cat([start, spoken[:, :-1]], dim=1))
         rows = torch.arange(len(spoken), device=spoken.device)
-        labelled = torch.stack([rows.repeat_interleave(len(places)), places.repeat(len(rows))])  # a mask would be read
+        labelled = torch.cartesian_prod(rows, places).T  # a mask would be read
         return label_loss(self.speaking.get_output_embeddings(), hidden, spoken, labelled, written.float())

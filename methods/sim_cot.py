@@ -99,7 +99,7 @@ class SimCoT(Method):
         }
         tokens = batch.tokens + int(written.sum()) + len(rows) * (self.group - 1)
         denominators = batch.denominators | {"explanation": float(len(examples))}
-        return Batch(batch.tensors | tensors, denominators, tokens, batch.keys, batch.last)
+        return Batch(batch.tensors | tensors, denominators, tokens, batch.keys)
 
     def forward(self, batch: Batch, context: Context) -> Output:
         output, latents = self.base.losses_and_latents(batch, context)

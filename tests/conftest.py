@@ -103,6 +103,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Temporary folders are in memory where they fit: a small training syncs hundreds of files
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**31:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
+    # Else each of the many processes that tests start would compile the suite again
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     collect_garbage_less_often()
     if config.pluginmanager.hasplugin("xdist"):  # by default, it would start the files with the most tests first
         config.option.loadscopereorder = False

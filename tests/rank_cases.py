@@ -141,12 +141,15 @@ def numbers(case: Case, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[st
     found: dict[str, Tensor] = {}
     with patch.object(head, "AT_ONCE", SPLIT_ABOVE * made.vocabulary.size if case.split else head.AT_ONCE):
         for stage in [stages[0], *stages[1:][-1:]]:
-            for name, value in _run(made, stage, case, spec, ranks, folder).items():
+            resumes = case.resumes and stage is stages[0]
+            for name, value in _run(made, stage, case, spec, ranks, folder, resumes).items():
                 found[f"{stage.name}: {name}"] = value
     return found
 
 
-def _run(method: Method, stage: Stage, case: Case, spec: EngineSpec, ranks: Ranks, folder: Path) -> dict[str, Tensor]:
+def _run(
+    method: Method, stage: Stage, case: Case, spec: EngineSpec, ranks: Ranks, folder: Path, resumes: bool
+) -> dict[str, Tensor]:
     problems: Any = Problems()
     data = batches.StageLoader(method, problems, stage, 0)
     if stage.cached:
@@ -156,7 +159,7 @@ def _run(method: Method, stage: Stage, case: Case, spec: EngineSpec, ranks: Rank
     found: dict[str, Tensor] = {}
     engine = build_engine(method, stage, case.training, spec, PlaceInPhase(1, 8), ranks)
     for step, indices in enumerate(BATCHES):
-        if case.resumes and step == len(BATCHES) - 1:
+        if resumes and step == len(BATCHES) - 1:
             states, updates = dict(_copies("", engine.optimizer_states())), engine.updates
             engine.close()
             engine = build_engine(method, stage, case.training, spec, PlaceInPhase(1, 8), ranks)

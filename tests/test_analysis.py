@@ -30,7 +30,7 @@ from benchmarks.analysis.majority_vote import calibration_error, majority, proto
 from benchmarks.analysis.records import Analysis
 from benchmarks.analysis.responses import Responses, TrainedModel
 from benchmarks.data import TestSet
-from benchmarks.scoring import SCORERS
+from benchmarks.scoring import SCORERS, Reference
 from benchmarks.studies.specs import AnalysisSpec
 from methods.base import Example
 from methods.generation import Decoding, Intervention
@@ -132,10 +132,11 @@ def test_one_to_one_encoding_is_found() -> None:
 def test_digits_are_read_off_the_examples_own_steps() -> None:
     test, responses, digits = summation(20)
     examples = [Example("", [at], [[at, 1], [at, 2]], [at, 3]) for at in range(20)]
-    spoken: dict[tuple[int, ...], str] = {(at,): text for at, text in enumerate(test.texts)}
+    asked = [Reference(text, "", 2) for text in test.texts]
+    spoken: dict[tuple[int, ...], str] = {}
     for at, steps in enumerate(responses.steps):
         spoken |= {(at, step): line for step, line in enumerate(steps, start=1)}
-    np.testing.assert_array_equal(digits_of(examples, lambda ids: spoken[tuple(ids)]), digits)
+    np.testing.assert_array_equal(digits_of(examples, asked, lambda ids: spoken[tuple(ids)]), digits)
 
 
 def test_digits_that_were_never_drawn_have_no_dimension() -> None:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis import task
 from benchmarks.analysis.dimensions import digits_of
+from benchmarks.analysis.draws import references
 from benchmarks.analysis.interventions import changes, clique_effects, marked_changes, parse_dims
 from benchmarks.analysis.records import Analysis, analysed, read_analysis
 from benchmarks.analysis.responses import TrainedModel
@@ -176,7 +177,7 @@ def test_digits_are_learned_from_validation_steps_and_steered(
     """The stand-in for the encoder represents digit d by dimension 2 d."""
 
     def planted(model: TrainedModel, examples: list[Example]) -> np.ndarray:
-        digits = digits_of(examples, partial(decode, model.tokenizer))
+        digits = digits_of(examples, references(model, examples), partial(decode, model.tokenizer))
         assert digits.shape == (len(examples), 2)
         latents = np.zeros((len(examples), 3, 64), np.float32)
         np.put_along_axis(latents[:, :2], digits[..., None] % 8 * 2, 0.7, axis=2)
@@ -224,6 +225,17 @@ def test_digits_without_a_dimension_are_none_of_ten(
     readings.draw(Canvas(), numbers := readings.data())
     assert set(numbers["part"]) == {"reading"}, "nothing explains an R that does not vary"
     assert "Variance of R: none." in " ".join(" ".join(readings.caption(numbers)).split())
+
+
+def test_a_method_that_groups_steps_has_no_digit_to_itself(
+    summation: tuple[Study, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grouped(model: TrainedModel, examples: list[Example]) -> np.ndarray:
+        return np.zeros((len(examples), 2, 64), np.float32)  # both steps, and the answer
+
+    _, analysis = analysed_digits(summation, tmp_path, monkeypatch, grouped)
+    assert analysis.record.encoding is None
+    assert set(analysis.record.files) == {"latents", "interventions", "samples"}
 
 
 def test_other_settings_ask_for_another_analysis(analysis: Analysis, results: Path) -> None:

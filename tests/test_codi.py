@@ -47,7 +47,7 @@ def test_layout(setup: Setup) -> None:
     assert text(batch["teacher"][1]) == "1+1+1=\n1+1=2\nThe answer is: 3"
     place = batch["distilled_position"][1]
     assert text(batch["teacher"][1][place - 2 : place + 1]) == "s: "
-    assert batch["teacher_labels"][1][place] == ord("3")
+    assert batch["teacher_labels"][1][place - batch["teacher"].shape[1]] == ord("3")
     count = len(ANSWER_PHRASE) + 2
     assert batch.denominators == {"student": 2 * count, "teacher": 2 * count + len("1+1=2\n"), "distillation": 2}
     passes = ["2+3?\n[", "1+1+1=\n[", "[The answer is: 5", "[The answer is: 3", *map(text, batch["teacher"])]

@@ -334,6 +334,8 @@ def test_encoded_latents_need_an_encoder_and_steps(results: Path, monkeypatch: p
         inference.encode_steps(make("cot_sft"), [], "float32")
     with pytest.raises(StudyError, match="`default` answers without the gold steps"):
         small_study(rows, evaluation={"tests": ["embedded_in_domain"], "decodings": {"default": decodings["encoded"]}})
+    with pytest.raises(StudyError, match="`default` answers with a question's own latents"):
+        small_study(rows, evaluation={"decodings": {"default": {"thoughts": "exchanged"}}})
     spec, made = study.runs["equation/marcos/s0"], dict[str, Any]()
     monkeypatch.setattr(evaluation, "trained_weights", lambda *_: "")
     monkeypatch.setattr(evaluation, "open_solutions", lambda *_: [Example("a", [1], [], [2])])

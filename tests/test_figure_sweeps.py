@@ -90,6 +90,18 @@ def test_six_panels_of_two_rows(tmp_path: Path, blocks: list[dict[str, Any]]) ->
     assert [tick.get_text() for tick in canvas.axes[3].get_xticklabels()] == ["0", "4", "8"]
 
 
+def test_panels_of_a_column_share_an_axis(tmp_path: Path) -> None:
+    ours = made(blocks=[*ONE, ONE[0] | {"id": "text", "title": "Text"}])
+    drawing(ours, tmp_path)
+    (tmp_path / "fake/runs/equation/deep_0/s0/evaluate.json").unlink()
+    results.collect(ours, tmp_path)
+    figure, canvas = SweepsFigure(results.load_collected(ours, tmp_path)), Canvas(layout="constrained")
+    figure.draw(canvas, figure.data())
+    upper, lower = (canvas.axes[at].containers[0][0].get_xdata() for at in (0, 3))
+    assert upper.tolist() == [1, 2] and lower.tolist() == [0, 1, 2]
+    assert [tick.get_text() for tick in canvas.axes[3].get_xticklabels()] == ["0", "4", "8"]
+
+
 def test_files_and_caption(tmp_path: Path) -> None:
     ours = made(blocks=ONE)
     drawing(ours, tmp_path)

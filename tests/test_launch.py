@@ -116,12 +116,16 @@ def test_where_deepspeed_is_not_installed_its_engine_is_refused(tmp_path: Path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch) -> None:
+def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="2 nodes: run inside a SLURM job of as many, or name a hostfile"):
         command(EIGHT, 6, [])
-    bare.setenv("MARCOS_BENCH_HOSTFILE", "hosts")
+    hosts = tmp_path / "hosts"
+    bare.setenv("MARCOS_BENCH_HOSTFILE", str(hosts))
+    with pytest.raises(InputError, match=r"names .*hosts, which is no file"):
+        command(EIGHT, 6, [])
+    hosts.write_text("node-0 slots=4\nnode-1 slots=4\n", encoding="utf-8")
     words = command(EIGHT, 6, [])
-    assert {"--hostfile=hosts", "--num_nodes=2", "--num_gpus=4"} < set(words)
+    assert {f"--hostfile={hosts}", "--num_nodes=2", "--num_gpus=4"} < set(words)
     bare.setenv("SLURM_JOB_ID", "7")
     words = command(EIGHT, 6, [])
     assert words[0] == "srun" and {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6"} < set(words)

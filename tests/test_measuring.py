@@ -43,7 +43,7 @@ CHANGES: dict[str, Any] = {"paper": "main_0.5b", "timing": {"repeats": 2}, "eval
 def test_measures_untrained_methods_and_writes_the_table(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(DATASETS, "embedded_in_domain", excerpt(DATASETS["embedded_in_domain"], {"test": 64}))
+    monkeypatch.setitem(DATASETS, "embedded_in_domain", excerpt(DATASETS["embedded_in_domain"], {"test": 16}))
     study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"})
     study = study.model_copy(update={"name": "timed"})  # with data of its own
     path = study_file(study, tmp_path)
@@ -74,7 +74,7 @@ def test_measures_untrained_methods_and_writes_the_table(
     assert record["engine"]["micro_batch"] == 8 and "micro_tokens" not in record["engine"]
     assert not list(results.rglob("*.safetensors"))
     larger = study_file(study.model_copy(update={"name": "larger"}), tmp_path)  # with rows of the same names
-    options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", *cut]
+    options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", "--part", "steps", *cut]
     invoke("measure", larger, "--name", "here", *options)
     invoke("measure", path, "--name", "here", *options)
     again = {line["row"]: line for line in read_json(folder / "table_timed.json")["lines"]}
@@ -116,6 +116,16 @@ def test_other_rows_stand_in_for_training_data_that_is_not_here(tmp_path: Path) 
     assert "19,968 rows of embedded, which stand in for the 385,588 of an epoch" in run.output.replace("\n", " ")
     assert not (tmp_path / "small").exists()
     assert card_rows(DataSpec(train="gsm8k_aug", limit=1000)) == 1000
+
+
+def test_what_cannot_be_measured_is_said_at_once(results: Path) -> None:
+    path = study_file(small_study(ROWS[1:2], name="refused"), results)
+    call = ["measure", str(path), "--name", "here", "--results", str(results)]
+    assert "none is measured: name some with `--learn`" in invoke(*call, "--part", "learning", code=2).output
+    said = invoke(*call, "--set", "training.epochs.x=1", code=2).output
+    assert "`epochs` is one value (2.0), so it has no `x`" in said.replace("\n", " ")
+    said = invoke(*call, "--row", "cot", code=2).output
+    assert "has no row cot; its rows are: cot_sft, coconut" in said.replace("\n", " ")
 
 
 def test_settings_and_parts_are_those_asked_for(results: Path) -> None:

@@ -60,15 +60,15 @@ def test_what_was_measured_before_is_kept(results: Path, monkeypatch: pytest.Mon
     measured = ("measure", "--name", "here", "--timed", "2", "--repeats", "1")
     with monkeypatch.context() as patch:
         patch.setattr(Coconut, "forward", full)
-        assert "training equation/coconut/s0" in call(results, *measured, timing={})
+        assert "training equation/coconut/s0" in call(results, *measured, timing={"questions": 8})
     folder = results / "measured/here"
     whole, part = (read_json(folder / f"runs/small/equation/{row}.json") for row in ("cot_sft", "coconut"))
     assert whole["train"] and whole["tests"].keys() == part["tests"].keys() != set()
     assert part["train"] is None and part["environment"]["finished"]
     table = read_json(folder / "table_small.json")["lines"]
     assert [line.get("step_seconds") is not None for line in table] == [True, False]
-    assert all(line["embedded_in_domain_seconds"] > 0 for line in table)
+    assert all(line["embedded_in_domain_question_ms"] > 0 for line in table)
     assert "| Coconut" in (folder / "table_small.md").read_text(encoding="utf-8")
     monkeypatch.setattr(CoTSFT, "forward", full)
-    assert "training equation/cot_sft/s0" in call(results, *measured, timing={})
+    assert "training equation/cot_sft/s0" in call(results, *measured, timing={"questions": 8})
     assert read_json(folder / "runs/small/equation/cot_sft.json") == whole

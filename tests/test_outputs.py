@@ -131,6 +131,12 @@ def test_bad_input_names_the_place(tmp_path: Path, content: str, options: dict[s
         scored(str(path), **options)
 
 
+def test_a_run_may_be_named_by_its_id_in_mlflow(tmp_path: Path, records: list[Any]) -> None:
+    name = lines(tmp_path / "mine.jsonl", [{"index": 0, "output": records[0].answer}])
+    with pytest.raises(InputError, match="no run is tracked there"):
+        scored(name, "0" * 32)
+
+
 def test_command(tmp_path: Path, records: list[Any]) -> None:
     name = lines(tmp_path / "mine.jsonl", [{"index": 0, "output": records[0].answer}])
     run = invoke("score", name, "--test", TEST, "--output", tmp_path / "scores")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import multiprocessing
 import re
 from dataclasses import replace
@@ -45,9 +46,12 @@ FORKS = multiprocessing.get_context("forkserver")
     ids=["all", "gpt2"],
 )
 def test_flops_are_those_that_are_counted_while_training(
-    rows: list[dict[str, Any]], backbone: dict[str, Any], results: Path
+    rows: list[dict[str, Any]], backbone: dict[str, Any], results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = small_study(rows, timing={"train_steps": 10}, backbone=backbone)
+    # FLOPs are counted in the first of the three times that a stage's steps are taken
+    take, first = step_timing.take, itertools.cycle((True, False, False))
+    monkeypatch.setattr(step_timing, "take", lambda *given: take(*given) if next(first) else ([1.0], 1))
     shares = {}
     for made in plan(study, results):
         paths = Paths(results, made.run)

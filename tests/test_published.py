@@ -161,6 +161,9 @@ def test_pickles_of_more_than_tensors_are_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": {}}, tmp_path / "last.ckpt")
     with pytest.raises(InputError, match="no state dict of tensors"):
         read_tensors(tmp_path)
+    (tmp_path / "last.ckpt").write_bytes(b".")
+    with pytest.raises(InputError, match="is damaged, or a pickle of more"):
+        read_tensors(tmp_path)
     (tmp_path / "checkpoint_1").write_bytes(b"")
     with pytest.raises(InputError, match=r"it has checkpoint_1, last\.ckpt"):
         read_tensors(tmp_path)

@@ -58,6 +58,8 @@ COPY_STEPS = "1 2 3 4 5\n5 6 7 8 9\n"
             False,
             (None,),
         ),  # 3 is used twice
+        # A collapsed model repeats one number, which has very many partitions
+        ("pairing", Reference("3 5", "", 2), 2 * (" ".join(17 * "0") + "\n") + "#### 0 + 0 = 0", False, False, ...),
         ("pairing", Reference("1 2 3", "", 1), "3 -1 3\n#### 3 + -1 = 2", False, False, (None,)),
         ("parallel24", P24, P24_STEPS + "#### " + P24.answer, True, True, ("1-0", "2-1 3/4", "2+3 1+4 5-0")),
         ("parallel24", P24, P24_STEPS + P24.answer.replace(" ", ""), True, False, ("1-0", "2-1 3/4", "2+3 1+4 5-0")),

@@ -82,6 +82,7 @@ def test_intervals_hold_the_mean_and_have_a_width_at_zero() -> None:
     assert low < statistics.accuracy(values) < high
     assert high - low == pytest.approx(2 * 1.96 * values[0].std() / 500**0.5, rel=0.1)
     assert statistics.interval(pd.DataFrame([0.4])) == (0, 1), "one question says nothing about others"
+    assert np.isnan(statistics.mean_interval(pd.DataFrame([1.5]))).all(), "infinite bounds would be no JSON"
 
 
 def test_correctness_is_a_mean_over_decoding_seeds_in_each_training() -> None:

@@ -65,6 +65,7 @@ def stage(results: Path) -> tuple[Engine, StageLoader]:
         ("reconstruction", 1.5, "reconstruction", "`forward` gives 'reconstruction' of type float: return its sum"),
         ("reconstruction", LOSS, "lk", r"stage 'phase 1' selects on 'lk', which is no loss; `forward` gives \['recon"),
         ("step", LOSS, "reconstruction", "`forward` gives a loss 'step', which is a field of the log: give it anoth"),
+        ("grad_norm", LOSS, "reconstruction", "`forward` gives a loss 'grad_norm', which is a field of the log"),
         # a denominator that no loss goes with, as of the other phase
         ("reconstruction", LOSS, "kl", r"stage 'phase 1' selects on 'kl', which is no loss; `forward` gives \['recon"),
     ],

@@ -132,7 +132,8 @@ def test_cached_stage_equals_the_plain_computation(small_data: Path, tmp_path: P
     store = FeatureStore(tmp_path / "features", "test")
     store.fill(data, np.arange(len(trainer.training_rows)), "float32", 32)
     rows = np.array([5, 300, 17, 2])
-    cached = batches.StageLoader(trainer.method, trainer.training_rows, second, 0, store)
+    cached = batches.StageLoader(trainer.method, trainer.training_rows, second, 0)
+    cached.features = store
     assert cached.longest(rows) == 1 < data.longest(rows)
     gradients, losses = [], []
     fresh_features = trainer.method.features(data.batch(rows, context), context)
@@ -206,7 +207,8 @@ def test_no_more_rows_at_once_than_a_micro_batch(results: Path, monkeypatch: pyt
         return collate(method, examples, context)
 
     monkeypatch.setattr(MarCos, "collate", counted)
-    spec = run_of(small_study(ROWS, engine={"micro_batch": 8}), "marcos")
+    few = {"repeats": 1, "questions": 8, "train_steps": 3}
+    spec = run_of(small_study(ROWS, engine={"micro_batch": 8}, training={"epochs": 1}, timing=few), "marcos")
     train(spec, results)
     timing.time_run(spec, results)
     assert max(sizes) == 8

@@ -105,9 +105,10 @@ def drawn_digits(test: TestSet, responses: Responses) -> np.ndarray:
     return _digits(responses.scores(test))
 
 
-def digits_of(examples: Sequence[Example], text: Callable[[Sequence[int]], str]) -> np.ndarray:
-    """Return (N, K - 1) digits that the examples' own steps drew. ``text`` decodes tokens."""
-    asked = (Reference(text(one.question), "", len(one.steps)) for one in examples)
+def digits_of(
+    examples: Sequence[Example], asked: Sequence[Reference], text: Callable[[Sequence[int]], str]
+) -> np.ndarray:
+    """Return (N, K - 1) digits that the examples' own steps drew. They answer ``asked``; ``text`` decodes tokens."""
     lines = ("\n".join(map(text, (*one.steps, one.answer))) for one in examples)
     return _digits(Summation().score(*of) for of in zip(lines, asked, strict=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -60,7 +61,7 @@ class Analysis:
     def frame(self, name: str) -> pd.DataFrame:
         return read_parquet(self.folder / f"{name}.parquet", self.record.files.get(name), "`analyse`")
 
-    @property
+    @cached_property
     def latents(self) -> tuple[pd.DataFrame, np.ndarray]:
         """The test, question and step of each sample, and the (N, D) values."""
         frame = self.frame("latents")
@@ -89,6 +90,6 @@ def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analy
     if record.digest != spec.digest("analyse"):
         raise BrokenRecord(f"{path} was made from another specification: run `analyse {spec.study} {spec.id}` again")
     train = read_records(Paths(results, spec).run, spec).train  # None if the results were kept without this record
-    if train and train.weights_sha256 and record.weights_sha256 not in (None, train.weights_sha256):
+    if train and record.weights_sha256 not in (None, train.weights_sha256):
         raise BrokenRecord(f"{path} was made from other weights: run `analyse {spec.study} {spec.id}` again")
     return Analysis(block, row, spec, path.parent, record)

@@ -49,7 +49,7 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
     if name is None:
         raise InputError(f"{spec.id} has no latents that can be set by hand: analyse a run of another row")
     made, clock, paths = environment(spec.method), time.perf_counter(), Paths(results, spec)
-    path = Paths(results, spec).analysis
+    path = paths.analysis
     with RunLock(path.parent):
         model = TrainedModel.load(spec, results)
         tests = [model.test(test, spec.analysis.questions) for test in spec.evaluation.tests]
@@ -64,7 +64,9 @@ def analyse(spec: RunSpec, results: Path) -> dict[str, Any]:
             "samples": _samples(model, tests),
         }
         examples, found_digits = corpus.examples(range(len(corpus))), None
-        if (encoded := model.encode(examples)) is not None:
+        encoded = model.encode(examples)
+        # A method that groups steps mixes their draws
+        if encoded is not None and max(len(example.steps) for example in examples) < encoded.shape[1]:
             frames |= _draws(model, examples, encoded, tests[0], name)
             if (test := next(filter(is_summation, tests), None)) is not None:
                 found_digits = _digits(model, examples, encoded, test, frames)
@@ -149,9 +151,7 @@ def _draws(
     model: TrainedModel, examples: Sequence[Example], latents: np.ndarray, test: TestSet, name: str
 ) -> dict[str, pd.DataFrame]:
     """Return what ``latents``, training's encoding of validation solutions, carry and do, and how the draws that a
-    test's answers are made from are read; nothing if a method groups steps, so that their draws are mixed."""
-    if max(len(example.steps) for example in examples) >= latents.shape[1]:
-        return {}
+    test's answers are made from are read."""
     scorer, text = scorer_of(model.spec.data.train), partial(decode, model.tokenizer)
     steps = solution_texts(examples, latents.shape[1], text)
     drawn = draws(scorer, steps, references(model, examples))
@@ -174,7 +174,7 @@ def _digits(
     result for the record, and add the frame ``encoding`` to ``frames``, and ``steering`` if some digit has a dimension
     of its own. Validation data tell the dimensions: predicted latents are a blur of all ten."""
     text = partial(decode, model.tokenizer)
-    digits = digits_of(examples, text)
+    digits = digits_of(examples, references(model, examples), text)
     explained = {
         "digit": explained_variance(latents, digits),
         "level": explained_variance(latents, levels_of(examples, text)),
@@ -182,7 +182,7 @@ def _digits(
     encoded = encoding(latents, digits, model.spec.analysis.active_above)
     lines = [(digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)]
     frames["encoding"] = pd.DataFrame(lines, columns=["digit", "dim", "mean"])
-    steering = steer(model, test, encoded, latents.shape[1])
+    steering = steer(model, test, encoded, digits.shape[1] + 1)
     if len(steering):
         frames["steering"] = steering
     found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": explained}

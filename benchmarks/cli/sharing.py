@@ -16,7 +16,7 @@ app = typer.Typer()
 @app.command()
 def pack(
     folder: Annotated[Path, typer.Argument(help="Folder of a study's results, e.g. results/quick.")],
-    target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/reference/stories.")],
+    target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/reference/quick.")],
 ) -> None:
     """Pack a study's results, to share or commit them.
 
@@ -30,7 +30,7 @@ def pack(
 
 @app.command()
 def unpack(
-    folder: Annotated[Path, typer.Argument(help="Folder of packed results, e.g. results/reference/stories.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of packed results, e.g. results/reference/quick.")],
     target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/quick; it must not exist.")],
 ) -> None:
     """Unpack packed results, to render tables and figures again."""

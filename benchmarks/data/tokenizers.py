@@ -32,7 +32,7 @@ class Published:
 
     hub: str
     revision: str
-    size: int = 0
+    size: int
     folder: str | None = None
     end: str | None = None
 

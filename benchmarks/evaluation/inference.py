@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -177,7 +176,7 @@ def answer(
 def nats_of(method: Method, examples: Sequence[Example], spec: RunSpec) -> pd.DataFrame:
     """Return a row for each example with its id and the fields of :class:`methods.generation.Nats`: lists, and a number
     for the answer; None where the method does not say them."""
-    rows: dict[int, dict[str, Any]] = {}
+    frames = []
     for indices in batches_by_length([example.question for example in examples], spec.evaluation.batch_size):
         with autocast(method.device, spec.engine.precision):
             nats = method.nats([examples[i] for i in indices]) or Nats()
@@ -187,10 +186,9 @@ def nats_of(method: Method, examples: Sequence[Example], spec: RunSpec) -> pd.Da
                     f"{method.name}: `nats` gives {name!r} of shape {tuple(part.shape)} for {len(indices)} examples: "
                     f"return {f'({len(indices)},)' if name == 'answer' else f'({len(indices)}, n)'}"
                 )
-        parts = {name: [None] * len(indices) if part is None else part.tolist() for name, part in vars(nats).items()}
-        for at, values in zip(indices, zip(*parts.values(), strict=True), strict=True):
-            rows[int(at)] = {"id": examples[at].id, **dict(zip(parts, values, strict=True))}
-    return pd.DataFrame([rows[at] for at in range(len(examples))])
+        columns = {name: [None] * len(indices) if part is None else part.tolist() for name, part in vars(nats).items()}
+        frames.append(pd.DataFrame({"id": [examples[i].id for i in indices], **columns}, index=indices))
+    return pd.concat(frames).sort_index()
 
 
 def answer_tests(

@@ -415,17 +415,17 @@ class SweepsFigure(FigureBuilder):
         panels = grid(canvas, len(parts), len(options), (2.3, 1.9), sharex="col", sharey="row")
         for across, (block, part) in zip(panels, parts, strict=True):
             for axes, option in zip(across, options, strict=True):
-                shown = data.loc[(data["option"] == option) & (data["block"] == block.id)]
-                self._panel(axes, shown, part)
+                own = data.loc[data["option"] == option]
+                values = sorted(set(own["value"]))  # of all blocks: the panels of a column share an axis
+                self._panel(axes, own.loc[own["block"] == block.id], part, values)
             across[0].set_ylabel(f"{block.title}\nAccuracy (%)" if len(blocks) > 1 else "Accuracy (%)")
             across[0].set_ylim(bottom=0)
         for axes, option in zip(panels[-1], options, strict=True):
             axes.set_xlabel(get_method(self.default.method).Options.model_fields[option].title or option)
         legend_below(canvas)
 
-    def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...]) -> None:
+    def _panel(self, axes: Axes, data: pd.DataFrame, tests: tuple[str, ...], values: list[float]) -> None:
         """Draw one panel. Values are evenly spaced, because they grow roughly like powers and may be 0."""
-        values = sorted(set(data["value"]))
         for test in tests:
             line = data.loc[data["test"] == test].sort_values("value")
             index = self.study.evaluation.tests.index(test)

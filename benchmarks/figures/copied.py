@@ -54,7 +54,7 @@ class CopiedFigure(FigureBuilder):
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         sets = list(dict.fromkeys(zip(data["block"], data["test"], strict=True)))
-        (panels,) = grid(canvas, 1, len(sets), (max(2.3, PAGE / len(sets)), 2.2))
+        (panels,) = grid(canvas, 1, len(sets), (PAGE / len(sets), 2.2))
         rows = [row for row in self.study.rows if row.id in set(data["row"])]
         for axes, (block, test) in zip(panels, sets, strict=True):
             panel_data = data.loc[(data["block"] == block) & (data["test"] == test)]

@@ -270,7 +270,7 @@ class InterventionFigure(LatentsFigure):
             {table.index[-1]}, outputs are {change} and {100 * last["marked"]:.1f} % of answers have the marker (as it
             is: {100 * table["marked"].iloc[0]:.1f} %). Accuracy is {correct} (as it is:
             {100 * table["correct"].iloc[0]:.1f} %)."""
-        if dead := [self.block_title(analysis) for analysis in self.analyses if analysis not in self._active]:
+        if dead := [self.block_title(analysis) for analysis in self.analyses if not analysis.record.frequent]:
             yield f"{', '.join(dead)}: no dimension of R is ever active."
         yield f"""The paper, with its own model and data, at 0.5: outputs {PAPERS_LONGER:g} % longer,
         {PAPERS_MARKED:.2f} % of answers with the marker, accuracy largely unaffected."""
@@ -317,7 +317,7 @@ class EncodingFigure(LatentsFigure):
             steering = analysis.frame("steering")
             steering["both"] = steering["obeyed"] & steering["followed"]
             shares = steering.pivot_table(["obeyed", "followed", "both"], ["step", "digit"]).reset_index()
-            frames.append(shares.assign(part="steering", block=block, n=len(steering) // max(len(shares), 1)))
+            frames.append(shares.assign(part="steering", block=block, n=len(steering) // len(shares)))
         return pd.concat(frames, ignore_index=True)
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:

@@ -55,10 +55,9 @@ class Memory:
     def on(self, ranks: int, stage: int, offload: Offload = "none") -> float:
         """Return the bytes on each of ``ranks`` GPUs at a ZeRO stage, which splits moments, then gradients too, then
         weights too. The bfloat16 copy is never split, because autocast makes it from whole weights."""
-        split = [1 / ranks if stage >= level else 1 for level in (3, 2, 1)]
-        weights, gradients, moments = (
-            part * share for part, share in zip((self.weights, self.gradients, self.moments), split, strict=True)
-        )
+        weights = self.weights / (ranks if stage >= 3 else 1)
+        gradients = self.gradients / (ranks if stage >= 2 else 1)
+        moments = self.moments / (ranks if stage >= 1 else 1)
         updated = self.gradients / ranks if stage else 0.0  # as many weights as there are gradients
         gathered = min(self.weights, FLOAT32 * GATHERED) if stage == 3 else 0.0
         lasting = {"none": weights + updated + moments, "optimizer": weights, "weights": 0.0}[offload]

@@ -20,6 +20,9 @@ WORTH_A_NOTE = 0.05  # share of idle ranks, or of additional passes, that is wor
 
 
 def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> str:
+    shared = [f"Runs of {other}, not trained here: {', '.join(runs)}." for other, runs in study.shared.items()]
+    if not plans:
+        return "\n".join([f"{study.name} trains no run of its own.", *shared])
     header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
     header += ["Hours", "GPU-hours", "Disk", ""]
     lines = [_line(plan, gpu, utilisation) for plan in plans]
@@ -41,7 +44,7 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float)
         f"Disk: GB of a run while it trains; {_gigabytes(sum(plan.left for plan in plans))} GB of weights stay of all.",
     ]
     notes += [*_idle(plans), *_launched(plans, gpu, utilisation), *_filled(plans, gpu, utilisation)]
-    notes += [f"Runs of {other}, not trained here: {', '.join(runs)}." for other, runs in study.shared.items()]
+    notes += shared
     notes += [study.shared_in_vain] if study.shared_in_vain else []
     return "\n".join([table, "", *notes])
 

@@ -215,7 +215,7 @@ def interval(correct: pd.DataFrame) -> tuple[float, float]:
         bounds = stats.binomtest(int(correct.to_numpy().sum()), len(correct)).proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)
     low, high = mean_interval(correct)
-    return max(low, 0.0), min(high, 1.0)
+    return float(np.fmax(low, 0.0)), float(np.fmin(high, 1.0))  # all shares are possible if one question was asked
 
 
 def mean_interval(values: pd.DataFrame) -> tuple[float, float]:
@@ -230,7 +230,7 @@ def mean_interval(values: pd.DataFrame) -> tuple[float, float]:
         reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * found.deviation
         return mean - reach, mean + reach
     if len(by_question) < 2:
-        return -np.inf, np.inf  # a single question says nothing about others
+        return np.nan, np.nan  # a single question says nothing about others
     result = stats.bootstrap(
         (by_question,),
         np.mean,

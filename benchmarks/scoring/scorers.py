@@ -96,7 +96,7 @@ def score_frame(frame: pd.DataFrame) -> pd.DataFrame:
     Equal answers to a question, as decoding seeds and votes give, are scored once."""
     read = ["test", "text", *KNOWN]
     distinct = frame[read].drop_duplicates()
-    scorers = {test: scorer_of(test) for test in distinct["test"].unique()}
+    scorers = {test: scorer_of(test) for test in set(distinct["test"])}
     rows = []
     for test, text, question, gold, steps in zip(*(distinct[name].tolist() for name in read), strict=True):
         asked = Reference(question, gold, None if pd.isna(steps) else int(steps))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
 from itertools import pairwise
 
 from benchmarks.scoring.base import MARKED, Reference, Score, Scorer, integers, split_answer, states
@@ -78,7 +77,7 @@ class Pairing(Sequences):
     def explain(self, before: Numbers, after: Numbers) -> str | None:
         if len(before) != len(after):
             return None
-        found = next(_partitions(before, after, tuple(range(len(before)))), None)
+        found = _partition(before, after, tuple(range(len(before))))
         return None if found is None else " ".join(f"{a},{b}" for a, b in sorted(found))
 
     def choices(self, asked: Reference) -> tuple[int, ...]:
@@ -86,19 +85,24 @@ class Pairing(Sequences):
         return (math.factorial(count) // math.factorial(count // 2),) * (asked.steps or 0)
 
 
-def _partitions(before: Numbers, after: Numbers, free: Numbers) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield all partitions of the free positions into ordered pairs that explain ``after``: a pair's first position
-    gets the sum of its numbers, the second their difference."""
+def _partition(before: Numbers, after: Numbers, free: Numbers) -> tuple[tuple[int, int], ...] | None:
+    """Return the first partition of the free positions into ordered pairs that explains ``after``, or None: a pair's
+    first position gets the sum of its numbers, the second their difference. Of positions with the same numbers one is
+    tried: a degenerate answer has many, and their partitions are too many to try."""
     if not free:
-        yield ()
-        return
-    one = free[0]
+        return ()
+    one, tried = free[0], set[tuple[int, int]]()
     for other in free[1:]:
-        rest = tuple(position for position in free[1:] if position != other)
+        numbers = before[other], after[other]
         for first, second in ((one, other), (other, one)):
             total, difference = before[first] + before[second], before[first] - before[second]
-            if (after[first], after[second]) == (total, difference):
-                yield from (((first, second), *pairs) for pairs in _partitions(before, after, rest))
+            if numbers in tried or (after[first], after[second]) != (total, difference):
+                continue
+            tried.add(numbers)
+            rest = tuple(position for position in free[1:] if position != other)
+            if (found := _partition(before, after, rest)) is not None:
+                return ((first, second), *found)
+    return None
 
 
 class Parallel24(Scorer):

@@ -66,7 +66,12 @@ def override_training(training: TrainingSpec, *overrides: Mapping[str, Any]) -> 
 def set_path(settings: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """Return ``settings`` with another value where a dotted ``path`` leads, e.g. ``sparsity.weight``."""
     name, _, rest = path.partition(".")
-    return {**settings, name: set_path(settings.get(name) or {}, rest, value) if rest else value}
+    if not rest:
+        return {**settings, name: value}
+    inner = settings.get(name) or {}
+    if not isinstance(inner, Mapping):
+        raise InputError(f"`{name}` is one value ({inner}), so it has no `{rest}`: leave out what is behind it")
+    return {**settings, name: set_path(inner, rest, value)}
 
 
 class RunSpec(Strict):

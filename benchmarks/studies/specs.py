@@ -192,6 +192,8 @@ class EvaluationSpec(Strict):
             raise ValueError("`default` answers by the run's own options: leave out its `options`")
         if value["default"].latents == "encoded":
             raise ValueError("`default` answers without the gold steps: give `latents: encoded` to another decoding")
+        if value["default"].thoughts != "own":
+            raise ValueError("`default` answers with a question's own latents: give `thoughts` to another decoding")
         compared = {"tokens", "latents", "temperature", "top_p", "options"}
         default = value["default"].model_dump(include=compared)
         for name, spec in value.items():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
 from benchmarks.records.statistics import ALPHA
-from benchmarks.records.summary import index_by
+from benchmarks.records.summary import groups, index_by
 from benchmarks.studies.specs import Block
 from benchmarks.tables.base import TableBuilder, cell, interval_cell, p_value, points
 from benchmarks.tables.markup import Cell, Column, Grid, Line
@@ -32,9 +31,8 @@ class ComparisonsTable(TableBuilder):
                 planned.append((self._heading(block.id, test), lines))
         grids = [Grid(self.title, COLUMNS, planned, head="Rows")]
         looked_up = []
-        others = self.frame.loc[~self.frame["planned"]].to_dict("records")
-        for place, tests in groupby(others, key=lambda test: (test["block"], test["test"])):
-            looked_up.append((self._heading(*place), [*map(self._line, tests)]))
+        for place, tests in groups(self.frame.loc[~self.frame["planned"]], ["block", "test"]):
+            looked_up.append((self._heading(*place), [*map(self._line, tests.to_dict("records"))]))
         if looked_up:
             grids.append(Grid(AFTERWARDS, COLUMNS, looked_up, head="Rows"))
         return grids

@@ -12,7 +12,7 @@ import pandas as pd
 from benchmarks.paper.numbers import PaperRow, PaperTable, paper_table
 from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
-from benchmarks.records.summary import gpu_seconds_as_trained, index_by
+from benchmarks.records.summary import gpu_seconds_as_trained, groups, index_by
 from benchmarks.studies.specs import Block, DecodingSpec, Row
 from benchmarks.tables.base import (
     NOT_THE_PAPERS,
@@ -85,11 +85,9 @@ class MainTable(TableBuilder):
     def _elsewhere(self) -> dict[str, list[dict[str, dict[str, Any]]]]:
         """The rows that were made elsewhere, by the heading of their section: for each its lines by test set."""
         found: dict[str, list[dict[str, dict[str, Any]]]] = {}
-        for _, lines in self._external.lines.groupby(["source", "block", "row"], sort=False):
-            row = {line["test"]: line for line in lines.to_dict("records")}
-            source, block = lines.iloc[0][["source", "block"]]
+        for (source, block, _), lines in groups(self._external.lines, ["source", "block", "row"]):
             title = f"{self.study.block(block).title} (from {source}, never ranked)" if block else source
-            found.setdefault(title, []).append(row)
+            found.setdefault(title, []).append({line["test"]: line for line in lines.to_dict("records")})
         return found
 
     # ---- the main table

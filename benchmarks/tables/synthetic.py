@@ -76,10 +76,14 @@ class SyntheticTable(TableBuilder):
 
     def _title(self, row: Row) -> Cell:
         """Return a row's title, with the tasks in which R was dead when training ended."""
-        lines = [(block.title, self.evaluated_line(block, row, drawn=True)) for block in self.study.blocks]
-        tasks = [task for task, line in lines if line is not None and self.dead_r_suffix(line)]
-        where = "" if len(tasks) == len(lines) else f": {', '.join(tasks)}"
-        return Cell(self.study.row_titles[row.id], f" (R dead{where})" if tasks else "")
+        tasks: dict[str, list[str]] = {}  # by what a title says of R
+        for block in self.study.blocks:
+            line = self.evaluated_line(block, row, drawn=True)
+            if line is not None and (dead := self.dead_r_suffix(line)):
+                tasks.setdefault(dead, []).append(block.title)
+        every = len(self.study.blocks)
+        suffixes = (dead if len(of) == every else f"{dead[:-1]}: {', '.join(of)})" for dead, of in tasks.items())
+        return Cell(self.study.row_titles[row.id], "".join(suffixes))
 
     def _block_cells(self, block: Block, row: Row) -> Iterator[Cell]:
         for drawn in (True, False):

@@ -81,7 +81,10 @@ def measure(
     """
     if stand_in:
         results = results / "stand_in" / stand_in  # kept apart from the study's own data
-    for run in _runs_to_measure(study, {*rows, *learn}, everything=not rows):
+    runs = _runs_to_measure(study, {*rows, *learn}, everything=not rows)
+    if {*parts} == {Part.learning} and not any(run.row in learn for run in runs):
+        raise InputError("`--part learning` is of rows that learn, and none is measured: name some with `--learn`")
+    for run in runs:
         block, rows_of_epoch = study.block(run.block), None
         if stand_in:
             rows_of_epoch = card_rows(run.data)
@@ -112,10 +115,10 @@ def measure(
 def _runs_to_measure(study: Study, rows: set[str], everything: bool) -> list[RunSpec]:
     """Return the runs of the first seed that the study trains itself and those that they start from, or only those of
     ``rows``. A run comes after the one that it starts from."""
-    if unknown := rows - {row.id for row in study.rows}:
+    known = dict.fromkeys(run.row for run in study.runs.values())  # with rows that others start from
+    if unknown := rows - known.keys():
         raise StudyError(
-            f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: "
-            f"{', '.join(row.id for row in study.rows)}"
+            f"study {study.name} has no row {', '.join(sorted(unknown))}; its rows are: {', '.join(known)}"
         )
     first_seed = [run for run in study.runs.values() if run.seed == study.seeds[0]]
     chosen = {run.id for run in first_seed if study.sources[run.id] is run}
@@ -124,7 +127,7 @@ def _runs_to_measure(study: Study, rows: set[str], everything: bool) -> list[Run
             chosen.add(run.starts_from)
     runs = [run for run in first_seed if run.id in chosen and (everything or run.row in rows)]
     if not runs:
-        asked = rows or {row.id for row in study.rows}
+        asked = rows or known.keys()
         homes = {source.study for run, source in study.sources.items() if study.runs[run].row in asked} - {study.name}
         place = f": measure them in {' or '.join(sorted(homes))}" if homes else ""
         raise StudyError(f"study {study.name} trains none of these rows itself{place}")

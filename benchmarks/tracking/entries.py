@@ -78,8 +78,8 @@ def metrics(values: Mapping[str, float], timestamp: int, step: int) -> Iterator[
 def metrics_of(line: Mapping[str, Any], timestamp: int) -> Iterator[Metric]:
     """Yield the numbers of a line of a run's log."""
     if prefix := KINDS.get(line["kind"]):
-        numbers = {name: v for name, v in line.items() if isinstance(v, (int, float)) and name != "step"}
-        yield from metrics({f"{prefix}/{name}": value for name, value in numbers.items()}, timestamp, line["step"])
+        numbers = {f"{prefix}/{name}": v for name, v in line.items() if isinstance(v, (int, float)) and name != "step"}
+        yield from metrics(numbers, timestamp, line["step"])
 
 
 def is_curve(metric: str) -> bool:

@@ -54,8 +54,7 @@ class Recorder:
         _, _, run = self._open()
         with session(self.results) as client:
             found = [metric for line in lines for metric in entries.metrics_of(line["line"], line["time"])]
-            new = {(metric.key, metric.step): metric for metric in found}
-            new = {point: metric for point, metric in new.items() if point not in self.points}
+            new = {at: metric for metric in found if (at := (metric.key, metric.step)) not in self.points}
             entries.log_metrics(client, run, new.values())
             self.points |= new.keys()
 

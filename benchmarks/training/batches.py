@@ -90,10 +90,9 @@ class FeatureStore:
 class StageLoader:
     """The micro-batches of one stage: examples collated for the method, or rows of its cached ``features``."""
 
-    def __init__(
-        self, method: Method, corpus: Corpus, stage: Stage, seed: int, features: FeatureStore | None = None
-    ) -> None:
-        self.method, self.corpus, self.stage, self.seed, self.features = method, corpus, stage, seed, features
+    def __init__(self, method: Method, corpus: Corpus, stage: Stage, seed: int) -> None:
+        self.method, self.corpus, self.stage, self.seed = method, corpus, stage, seed
+        self.features: FeatureStore | None = None
 
     def context(self, epoch: int, step: int, training: bool = True) -> Context:
         return Context(self.stage, epoch, step, self.seed, training)

@@ -394,8 +394,9 @@ class Trainer:
         }
 
 
-# Fields of the log's lines beside losses and metrics
-LOGGED = {"kind", "step", "stage", "epoch", "loss", "accuracy", "learning_rate", "tokens", "seconds", "selected_step"}
+# Fields of the log's lines beside a method's losses and metrics
+LOGGED = {"kind", "step", "stage", "epoch", "loss", "accuracy", "grad_norm", "learning_rate", "tokens", "seconds"}
+LOGGED |= {"selected_step"}
 
 
 class NonFiniteLoss(InputError):
@@ -449,9 +450,9 @@ def optimizer_step(steps: PrefetchingLoader, number: int) -> Sums:
     """Perform the next update, from one global batch. ``number`` counts the steps of the stage.
 
     Loss sums are divided by the denominators of the *global* batch, so neither the number of ranks nor gradient
-    accumulation changes them. The host waits for the device only once, after it has queued all work of this step and
-    collated the next batch. A loss that is not finite is therefore noticed after the update, but before any checkpoint:
-    :class:`NonFiniteLoss` is raised.
+    accumulation changes them. A single process waits for the device only once, after it has queued all work of this
+    step and collated the next batch; several ranks also wait for the sum of their denominators. A loss that is not
+    finite is therefore noticed after the update, but before any checkpoint: :class:`NonFiniteLoss` is raised.
     """
     step, engine = next(steps), steps.engine
     sums = Sums(examples=len(step.indices))

@@ -33,9 +33,9 @@ def changed_value(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
     if len(old) != len(new):
         return f"{len(old)} lines, now {len(new)}"
     for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
-        for key in was.keys() & now.keys():
-            if not _same(was[key], now[key]):
-                return f"line {number}, {key}: recorded {was[key]}, recomputed {now[key]}"
+        for key, value in was.items():
+            if key in now and not _same(value, now[key]):
+                return f"line {number}, {key}: recorded {value}, recomputed {now[key]}"
     return ""
 
 

@@ -160,7 +160,7 @@ class MarCos(MarCosModel):
         """Return -L_re and lambda L_sparse: f encodes R_k from y_k, and thinking with it has to lead to y_k. With
         ``joint_kl``, also L_KL."""
         h_in, real = self.understand(batch["question"]), batch["question_real"]  # (1)
-        mu_hat = sigma_hat = r = None
+        mu_hat, sigma_hat, r = None, self.options.epsilon, None
         if self.options.randomness:
             mu_hat, sigma_hat, r = self._encode_and_sample(batch, context)  # (6)
         states = [*self.chain(h_in, real, r)]  # (3); Neu_0, ..., Neu_K
@@ -171,7 +171,6 @@ class MarCos(MarCosModel):
             return Output(losses)
         if self.options.joint_kl is not None:  # variant
             mu, log_sigma = self.prior(torch.stack([pool(neurons, h_in, real) for neurons in states[:-1]]).detach())
-            sigma_hat = self.options.epsilon if sigma_hat is None else sigma_hat
             losses["kl"] = variants.joint_kl(context.stage, mu_hat, sigma_hat, mu, log_sigma)  # (2), (8)
         counted = mu_hat.flatten(0, 1)  # (K B, tau d)
         if self.options.sparsity.steps == "nonempty":
@@ -202,8 +201,7 @@ class MarCos(MarCosModel):
         """Return L_KL of the posterior and g's prior. The posterior and the inputs of g are fixed in this phase: they
         are the :meth:`features`."""
         mu, log_sigma = self.prior(batch["pooled"])  # (2)
-        sigma_hat = batch.get("sigma_hat")
-        sigma_hat = self.options.epsilon if sigma_hat is None else sigma_hat
+        sigma_hat = batch.tensors.get("sigma_hat", self.options.epsilon)
         return Output({"kl": kl_loss(batch["mu_hat"], sigma_hat, mu, log_sigma)})  # (8)
 
     def features(self, batch: Batch, context: Context) -> dict[str, Tensor]:
@@ -222,15 +220,17 @@ class MarCos(MarCosModel):
         before_each_step = islice(self.chain(h_in, real, r), self.options.steps)  # Neu_0, ..., Neu_{K-1}
         pooled = [pool(neurons, h_in, real) for neurons in before_each_step]
         features = {"pooled": torch.stack(pooled, 1), "mu_hat": mu_hat.transpose(0, 1)}
-        return features if sigma_hat is None else {**features, "sigma_hat": sigma_hat.transpose(0, 1)}
+        return {**features, "sigma_hat": sigma_hat.transpose(0, 1)} if isinstance(sigma_hat, Tensor) else features
 
     def collate_features(self, features: dict[str, Tensor]) -> Batch:
         rows = len(features["pooled"])
         return Batch(features, {"kl": float(rows)}, tokens=rows * self.options.steps)
 
-    def _encode_and_sample(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return mu_hat, any sigma_hat, and a draw of R, each (K, B, tau d)."""
+    def _encode_and_sample(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor | float, Tensor]:
+        """Return mu_hat, sigma_hat (the constant epsilon unless f is Gaussian), and a draw of R. Tensors are
+        (K, B, tau d)."""
         mu_hat, sigma_hat = self.encode_r(batch.tensors)
+        sigma_hat = self.options.epsilon if sigma_hat is None else sigma_hat
         _, step = context.epoch_and_step
         return mu_hat, sigma_hat, self.sample_posterior(mu_hat, sigma_hat, batch.keys, step)
 
@@ -300,7 +300,6 @@ class MarCos(MarCosModel):
         mu_hat, sigma_hat, r = self._encode_and_sample(batch, context)
         states = torch.stack([*self.chain(h_in, real, r)])  # Neu_0, ..., Neu_K
         mu, log_sigma = self.prior(torch.stack([pool(neurons, h_in, real) for neurons in states[:-1]]))
-        sigma_hat = self.options.epsilon if sigma_hat is None else sigma_hat
         divergence = kl_divergence(mu_hat.float(), sigma_hat, mu, log_sigma).sum(-1)  # (K, B)
         text, neurons = self._step_nats(states[1:, :, self.options.deep :], batch), states[0]
         for _ in range(self.options.steps):

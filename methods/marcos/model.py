@@ -173,7 +173,7 @@ class MarCosModel(Method):
         return mu_hat.view(by_step), None if sigma_hat is None else sigma_hat.view(by_step)
 
     def sample_posterior(
-        self, mu_hat: Tensor, sigma_hat: Tensor | None, keys: Tensor | None, step: int | None
+        self, mu_hat: Tensor, sigma_hat: Tensor | float, keys: Tensor | None, step: int | None
     ) -> Tensor:
         """Draw R_k ~ N(mu_hat_k, sigma_hat_k), the expectation's variable in (7), for all K steps: (K, B, tau d). The
         examples' ``keys`` (B,) and the optimizer ``step`` determine the noise.
@@ -188,7 +188,7 @@ class MarCosModel(Method):
         steps, batch, size = mu_hat.shape
         noise = normal(keys ^ key(step), steps * size).to(mu_hat)  # each example draws for all its steps at once
         noise = noise.view(batch, steps, size).transpose(0, 1)
-        return mu_hat + (self.options.epsilon if sigma_hat is None else sigma_hat) * noise
+        return mu_hat + sigma_hat * noise
 
 
 class RandomnessEncoder(nn.Module):

@@ -25,7 +25,7 @@ from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure, Table
-from benchmarks.studies.study import STUDIES, WORKFLOWS, StudyError, load_study, study_path
+from benchmarks.studies.study import STUDIES, WORKFLOWS, StudyError, load_study, require_run, study_path
 from benchmarks.studies.validation_errors import study_content
 from benchmarks.tracking import store as tracking
 from methods.errors import InputError
@@ -147,7 +147,9 @@ def tries(wildcards):
 
 
 def run_of(wildcards):
-    return study(wildcards.study).runs[wildcards.run]
+    own = study(wildcards.study)
+    require_run(own, own.name, wildcards.run)
+    return own.runs[wildcards.run]
 
 
 def block_of(wildcards):

@@ -47,9 +47,8 @@ CONCEPTS = _words(
 )
 SYMBOLS = "abcdefghijklmnopqrstuvwxyzàèìòù"  # small letters all, since scores ignore the case
 SHARE = 10  # one graph in so many belongs to validation, and one to the test
-OWN = (
-    0.38  # of the nodes hang below nodes of the first person's family alone, as many of the second's, the rest anywhere
-)
+# The share of nodes that may not hang below the second person's family; as many may not below the first's
+OWN = 0.38
 BIAS = 2  # a node at depth d is chosen as a parent 1 + BIAS d times as often as a root
 SENTENCE = re.compile(r"(?:Every )?(\w+) is a (\w+)\.")
 QUESTION = re.compile(r"Is (\w+) a (\w+) or (\w+)\?$")
@@ -90,11 +89,8 @@ def grow(draw: Draw, shape: Shape) -> list[Edge]:
     families = [{0}, {1}]  # of each person: those below this one
     for node in range(2, draw.between(*shape.nodes)):
         own = draw.uniform()
-        allowed = [
-            other
-            for other in range(node)
-            if own >= 2 * OWN or (other not in families[1] if own < OWN else other not in families[0])
-        ]
+        barred = families[1] if own < OWN else families[0] if own < 2 * OWN else set()
+        allowed = [other for other in range(node) if other not in barred]
         wanted, parents = weighted(draw, range(len(shape.parents)), shape.parents), list[int]()
         while allowed and len(parents) < wanted:
             parents.append(weighted(draw, allowed, [1 + BIAS * depths[other] for other in allowed]))
