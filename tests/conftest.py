@@ -85,6 +85,7 @@ SLOW = (
     "test_scaffold",
     "test_static_cache",
     "test_steps",
+    "test_sweep",
     "test_synthetic",
     "test_tables",
     "test_task_dependencies",

@@ -130,7 +130,7 @@ def test_a_run_trains_with_dropout_and_is_validated_without(folder: Path, monkey
     assert modes == {"train": [True] * 6, "validate": [False] * 3, "ask": [False] * 3}
 
 
-def test_steps_are_timed_with_the_dropout_of_the_training(folder: Path) -> None:
+def test_a_trained_method_keeps_its_dropout_for_the_timing_of_steps(folder: Path) -> None:
     spec = run_with("cot_sft", 0.1)
     train(spec, folder)
     method = trained_method(spec, folder)

@@ -79,9 +79,6 @@ def test_another_answer_is_wrong(text: str, gold: str, extracted: str | None) ->
     assert (result.extracted, result.correct, result.strict) == (extracted, False, False)
 
 
-# ---- scorers are found
-
-
 # ---- a data set
 
 
