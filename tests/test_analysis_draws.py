@@ -98,6 +98,17 @@ def test_what_explains_r_is_told_apart() -> None:
     assert shares(number)["first word"] == pytest.approx(1) and 0.3 < shares(number)["draw"] < 0.7
 
 
+def test_r_may_encode_all_draws_so_far() -> None:
+    """Such as their sum, with which a step can be spoken from the question alone."""
+    digits = np.random.default_rng(0).integers(0, 10, (900, 2))
+    drawn = np.array([[str(one), str(other), None] for one, other in digits], dtype=object)
+    latents = np.stack([digits[:, 0], digits.sum(1), np.zeros(900)], axis=1)[..., None].astype(np.float32)
+    examples, steps = [Example("", [0], [], [0])] * 900, [["", "", ""]] * 900
+    shares = explained(latents, examples, steps, drawn).set_index(["step", "cause"])["share"].to_dict()
+    assert shares[1, "draw"] == shares[2, "draws so far"] == pytest.approx(1)
+    assert shares[2, "draw"] == pytest.approx(0.5, abs=0.05) and (1, "draws so far") not in shares
+
+
 def test_r_of_another_question_does_what_it_did_there() -> None:
     examples, digits = summation(20)
     model: Any = Reader()

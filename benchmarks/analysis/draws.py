@@ -55,13 +55,19 @@ def explained(
     latents: np.ndarray, examples: Sequence[Example], steps: Sequence[Sequence[str]], drawn: np.ndarray
 ) -> pd.DataFrame:
     """Return the share of the variance of R (N, K, D) at each step that each cause explains (adjusted R squared), as
-    columns ``step``, ``cause`` and ``share``: what was drawn (N, K), the first word of the step's text, and the
-    question. There is no line where R does not vary, or a step draws nothing."""
-    unknown = pd.isna(drawn)
+    columns ``step``, ``cause`` and ``share``: what was drawn (N, K), by the step and, from the second on, by all steps
+    so far, the first word of the step's text, and the question. There is no line where R does not vary, or a step draws
+    nothing."""
+    so_far = np.array(
+        [[" ".join(map(str, row[: step + 1])) for step in range(len(row))] for row in drawn], dtype=object
+    )
     words = np.array([[step.partition(" ")[0] for step in texts] for texts in steps], dtype=object)
-    by_draw = explained_variance(latents, coded(drawn))
+    by_draw, by_draws = (np.array(explained_variance(latents, coded(one)), dtype=float) for one in (drawn, so_far))
+    by_draw[pd.isna(drawn).all(axis=0)] = np.nan
+    by_draws[np.isnan(by_draw)] = by_draws[0] = np.nan
     shares = {
-        "draw": [None if none.all() else share for share, none in zip(by_draw, unknown.T, strict=True)],
+        "draw": by_draw,
+        "draws so far": by_draws,
         "first word": explained_variance(latents, coded(words)),
         "question": explained_by_question(latents, [example.question for example in examples]),
     }

@@ -7,6 +7,7 @@ encodes of what a step draws, and how its draws are read; and the benefit of sam
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -81,7 +82,13 @@ class LatentsFigure(FigureBuilder):
         return f"as drawn for {self.asked}"
 
     def block_title(self, analysis: Analysis) -> str:
-        return f"{self.row_name(analysis.row)}, {analysis.block.title.lower()}"
+        title = analysis.block.title  # in a sentence, unless it begins with an abbreviation, such as RS
+        title = title if title[:2].isupper() else title[:1].lower() + title[1:]
+        return f"{self.row_name(analysis.row)}, {title}"
+
+    def label(self, analysis: Analysis) -> str:
+        """The same, in lines that fit beside a panel."""
+        return textwrap.fill(self.block_title(analysis), 28)
 
 
 class DimensionsFigure(LatentsFigure):
@@ -119,7 +126,7 @@ class DimensionsFigure(LatentsFigure):
                 left.vlines(beside, 0, group["value"], color=colour(number - 1), linewidth=1.0)
                 left.plot([], [], color=colour(number - 1), label=f"case {number}")
             left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
-            left.set_ylabel(f"{self.block_title(analysis)}\nR in step {block_data['step'].max():.0f}")
+            left.set_ylabel(f"{self.label(analysis)}\nR in step {block_data['step'].max():.0f}")
             left.legend(ncols=CASES, loc="upper center", bbox_to_anchor=(0.5, 1.17))
             if not analysis.record.active:
                 left.text(0.5, 0.5, "no dimension is ever active", transform=left.transAxes, ha="center")
@@ -192,12 +199,12 @@ class InterventionFigure(LatentsFigure):
             self._effect(effect, block_data.loc[block_data["part"] == "effect"])
             heat.set_title("Pearson correlation")
             graph.set_title("Correlation graph")
-            heat.set_ylabel(self.block_title(analysis))
+            heat.set_ylabel(self.label(analysis))
             if len(analysis.record.frequent) < 2:
                 for axes in (heat, graph):
                     _left_out(axes, f"only dimension {analysis.record.frequent[0]}\nis often active")
                 continue
-            heat.set_ylabel(f"{self.block_title(analysis)}\nDimension")
+            heat.set_ylabel(f"{self.label(analysis)}\nDimension")
             dims, correlation = analysis.record.frequent, block_data.loc[block_data["part"] == "correlation"]
             matrix = correlation.pivot(index="a", columns="b", values="value").reindex(index=dims, columns=dims)
             self._heat(heat, matrix, analysis)
@@ -330,7 +337,7 @@ class EncodingFigure(LatentsFigure):
             canvas.colorbar(image, ax=left, label="mean of R", shrink=0.9)
             left.set_xticks(range(len(dims)), list(map(str, dims)), rotation=90)
             left.set_yticks(range(10))
-            left.set_ylabel(f"{self.block_title(analysis)}\nDrawn digit")
+            left.set_ylabel(f"{self.label(analysis)}\nDrawn digit")
             left.set_xlabel("Dimension")
             picture(left)
             steering = block_data.loc[block_data["part"] == "steering"]
@@ -405,7 +412,12 @@ class DrawsFigure(LatentsFigure):
 
     topic = "what R encodes, and how it is read"
     every_row = True
-    causes: ClassVar = {"draw": "the draw", "first word": "the first word", "question": "the question"}
+    causes: ClassVar = {
+        "draw": "the draw",
+        "first word": "the first word",
+        "question": "the question",
+        "draws so far": "all draws so far",
+    }
     readings: ClassVar = {
         "own": "own R, own draw",
         "donor": "other's R, other's draw",
@@ -438,9 +450,10 @@ class DrawsFigure(LatentsFigure):
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         shown = [(analysis, of) for analysis in self.analyses if not (of := _of(data, analysis)).empty]
         steps = sorted(set(data["step"].tolist()))
+        causes = {name: label for name, label in self.causes.items() if name in set(data["name"])}
         panels = grid(canvas, len(shown), 2, (3.4, 1.8))
         for (left, right), (analysis, of) in zip(panels, shown, strict=True):
-            self._bars(left, of.loc[of["part"] == "explained"], self.causes)
+            self._bars(left, of.loc[of["part"] == "explained"], causes)
             self._bars(right, of.loc[of["part"] == "reading"], self.readings)
             left.set_title(self.block_title(analysis), loc="left")
             left.set_ylabel("Variance of R (%)")
@@ -449,7 +462,7 @@ class DrawsFigure(LatentsFigure):
                 axes.set_xticks(steps)
                 axes.set_xlim(steps[0] - 0.5, steps[-1] + 0.5)
                 axes.set_ylim(0, 105)
-        for axes, names in zip(panels[-1], (self.causes, self.readings), strict=True):
+        for axes, names in zip(panels[-1], (causes, self.readings), strict=True):
             axes.set_xlabel("Thinking step")
             # of all names, also of those that the last panel has no bars of
             keys = [Patch(color=colour(at), label=label) for at, label in enumerate(names.values())]
@@ -462,14 +475,17 @@ class DrawsFigure(LatentsFigure):
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         first = "" if len(self.study.evaluation.tests) == 1 else "; of several test sets the first"
-        yield f"""Left: share of the variance of R that each cause explains (adjusted R squared), where R is the mean
-        by which training encodes the solutions of validation questions: what the step draws, by the task's rules; the
-        first word of its text; the question (a linear regression). Right, R of the steps' solutions: the share of
-        steps that draw what their solution draws, and, with R of another question in that one step, the share that
+        so_far = (
+            "; all that was drawn up to the step, from the second on" if "draws so far" in set(data["name"]) else ""
+        )
+        yield f"""Left: share of the variance of R that each cause explains (adjusted R squared), where R is the mean by
+        which training encodes the solutions of validation questions: what the step draws, by the task's rules; the
+        first word of its text; the question (a linear regression){so_far}. Right, R of the steps' solutions: the share
+        of steps that draw what their solution draws, and, with R of another question in that one step, the share that
         draw what the other's solution does (where the two differ). Right, drawn R (up to
-        {self.study.analysis.questions} questions{first}): in one step the draw gives way to R that encodes the step
-        as it was spoken. Same text: this step is spoken as before. Read in two ways: of these steps, the share after
-        which later steps change, a sign that speaking and thinking took the draw for different steps."""
+        {self.study.analysis.questions} questions{first}): in one step the draw gives way to R that encodes the step as
+        it was spoken. Same text: this step is spoken as before. Read in two ways: of these steps, the share after which
+        later steps change, a sign that speaking and thinking took the draw for different steps."""
         for analysis in self.analyses:
             if (of := _of(data, analysis)).empty:
                 continue
@@ -534,7 +550,7 @@ class CalibrationFigure(LatentsFigure):
                 bins = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "reliability")]
                 right.plot(100 * bins["share"], 100 * bins["accuracy"], **look)
             left.set_xticks(range(len(names)), names)
-            left.set_ylabel(f"{self.block_title(analysis)}\nAccuracy (%)")
+            left.set_ylabel(f"{self.label(analysis)}\nAccuracy (%)")
             left.set_ylim(bottom=0)
             right.plot([0, 100], [0, 100], color=GREY, linewidth=0.8, linestyle="--")
             right.set_ylabel("Accuracy of the majority (%)")
