@@ -74,15 +74,6 @@ def test_a_table_of_tasks_needs_one_test_set_a_block(table: Table, folder: Path)
         contents(made(), folder, table)
 
 
-def test_the_default_decoding_is_in_every_table_even_as_a_control_of_latents(tmp_path: Path) -> None:
-    rows = [{"id": "marcos", "method": "marcos"}]
-    odd = study(rows=rows, evaluation={"tests": ["alpha"], "decodings": {"default": {"thoughts": "exchanged"}}})
-    frame = collected(odd, tmp_path, {})
-    shown = f"{100 * frame.loc[frame['block'] == 'text', 'accuracy_mean'].iloc[0]:.2f}"
-    for table in (Table.main, Table.decoding, Table.synthetic):
-        assert shown in contents(odd, tmp_path, table)["md"], table
-
-
 def test_decodings_stand_side_by_side_with_their_spread_over_seeds(decoding: dict[str, str]) -> None:
     text = decoding["md"]
     assert header(text) == ["Model", "Default (%)", "Sampled (%)", "Nucleus (%)", "Mean R (%)"]
