@@ -30,12 +30,14 @@ TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num
 
 
 def small(name: str, blocks: tuple[str, ...]) -> Study:
-    """Return some blocks of a shipped study, with few examples and a tiny backbone."""
+    """Return some blocks and the first two rows of a shipped study, with few examples and a tiny backbone."""
     content = yaml.safe_load(study_path(name).read_text(encoding="utf-8"))
     content["backbone"]["overrides"] = TINY | {"num_key_value_heads": 1, "head_dim": 8}
     content["blocks"] = [block for block in content["blocks"] if block["id"] in blocks]
     for block in content["blocks"]:
         block["data"] |= {"validation": 8, "limit": 64}
+        block.get("options", {}).pop("marcos_own_draws", None)
+    content["rows"] = [{key: value for key, value in row.items() if key != "blocks"} for row in content["rows"][:2]]
     for place in (content, *content["rows"], *content["blocks"]):
         if "training" in place:
             place["training"].pop("epochs", None)
