@@ -195,7 +195,7 @@ def test_gold_lengths_are_those_of_the_test_set(small_data: Path) -> None:
     study = small_study(ROWS)
     (spec, *_) = study.runs.values()
     method = make("cot_sft")
-    examples = gold_examples(spec, Paths(small_data, spec), "embedded_in_domain")
+    examples = gold_examples(Paths(small_data, spec), "embedded_in_domain")
     assert all(example.steps and example.question and example.answer for example in examples)
     assert len({method.length(example).tokens for example in examples}) > 3
 

@@ -56,11 +56,11 @@ def table(
     if with_ and chosen not in (Table.main, Table.scale):
         raise InputError(f"--with goes with the tables {Table.main} and {Table.scale}, not with {chosen}")
     if chosen == Table.claims and not (results / loaded.name / COLLECTED).is_file():
-        from benchmarks.tables.claims import LEGEND, TITLE, claim_lines, claims_grid
-        from benchmarks.tables.markup import Document, markdown
+        from benchmarks.tables.claims import papers_own
+        from benchmarks.tables.markup import markdown
 
         _warn(f"{results.absolute()} has no collected results of {loaded.name}: these are the paper's numbers alone")
-        typer.echo(markdown(Document(TITLE, (claims_grid(claim_lines([])),), [" ".join(LEGEND.split())])))
+        typer.echo(markdown(papers_own()))
         return
     from benchmarks.records.results import load_collected
     from benchmarks.tables.render import render

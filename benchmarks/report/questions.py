@@ -12,7 +12,7 @@ from benchmarks.data.records import digest
 from benchmarks.data.sets import DATASETS
 from benchmarks.data.sources import Generated
 from benchmarks.files import read_json, read_parquet
-from benchmarks.records.results import Collected
+from benchmarks.records.results import MADE_BY, Collected
 from benchmarks.studies.paths import COLLECTED, DONE, data_folder
 
 COLUMNS = ("test", "id", "seed", "text", "gold", "correct", "n_steps")
@@ -53,7 +53,7 @@ def _answers(results: Path, held: Collected, run: str) -> pd.DataFrame | None:
     path = results / spec["study"] / "runs" / spec["id"] / "predictions" / "default.parquet"
     if not path.is_file():  # an archive has no run of another study
         return None
-    frame = read_parquet(path, records.evaluate.predictions["default"], "`evaluate`, then `collect`", COLUMNS)
+    frame = read_parquet(path, records.evaluate.predictions["default"], MADE_BY, COLUMNS)
     return frame.loc[frame["seed"] == frame["seed"].min()].set_index(["test", "id"])
 
 

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,8 @@ import torch
 
 from benchmarks.budgets import budget_of, curriculum
 from benchmarks.console import Progress
-from benchmarks.data import Corpus, load_records, load_tokenizer, open_corpus, prepare
-from benchmarks.data.corpus import spread_over
-from benchmarks.data.tokenizers import encode_questions, encode_texts
+from benchmarks.data import Corpus, open_corpus, prepare
+from benchmarks.data.corpus import open_solutions, spread_over
 from benchmarks.engine import Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.ranks import join
@@ -172,7 +172,7 @@ def _measure_run(
     tests = spec.evaluation.tests if Part.tests in parts else ()
     with Progress(f"{spec.id} answers", len(tests)) as progress, temporarily_prepared(method, spec.engine):
         for name in tests:
-            examples = gold_examples(spec, paths, name)
+            examples = gold_examples(paths, name)
             questions, lengths = [e.question for e in examples], [method.length(e) for e in examples]
             record["tests"][name] = time_test(method, spec, questions, True, lengths)
             if method.can_skip_steps and all(length.steps for length in lengths):
@@ -221,20 +221,16 @@ def _described(method: Method, spec: RunSpec, timing: TimingSpec, corpus: Corpus
     }
 
 
-def gold_examples(spec: RunSpec, paths: Paths, name: str) -> list[Example]:
-    """Return a test set's problems as examples. If a problem has no steps, it gets those of a training example with a
-    question of about the same length: only lengths matter."""
-    tokenizer, corpus = load_tokenizer(paths.data), open_corpus(paths.data, "train")
-    records = load_records(name, spec.data.form, "test")
+def gold_examples(paths: Paths, name: str) -> list[Example]:
+    """Return a test set's problems with their gold solutions. If a problem has no steps, it gets those of a training
+    example with a question of about the same length: only lengths matter."""
+    corpus = open_corpus(paths.data, "train")
     others = sorted(corpus.examples(spread_over(len(corpus), SAMPLE)), key=lambda example: len(example.question))
     sizes = [len(example.question) for example in others]
     examples = []
-    asked = encode_questions(tokenizer, [record.question for record in records])
-    for record, question in zip(records, asked, strict=True):
-        near = others[min(bisect_left(sizes, len(question)), len(others) - 1)]
-        steps = encode_texts(tokenizer, record.steps) if record.steps else near.steps
-        (answer,) = encode_texts(tokenizer, [record.answer])
-        examples.append(Example(record.id, question, steps, answer))
+    for example in open_solutions(paths.data, name):
+        near = others[min(bisect_left(sizes, len(example.question)), len(others) - 1)]
+        examples.append(example if example.steps else replace(example, steps=near.steps))
     return examples
 
 
