@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Method, Setup, Vocabulary
@@ -74,18 +72,3 @@ def collated(method: Method, context: Context) -> Batch:
     """Return the examples as a micro-batch of a stage."""
     batch = method.collate(examples(), context)
     return method.collate_features(method.features(batch, context)) if context.stage.cached else batch
-
-
-def backbone_calls(method: Method) -> list[int]:
-    """Return a list to which every further call of a backbone appends its number of positions, padding included."""
-    calls: list[int] = []
-
-    def count(module: PreTrainedModel, arguments: Any, inputs: dict[str, Any]) -> None:
-        embedded = inputs.get("inputs_embeds")
-        ids = inputs["input_ids"] if embedded is None else embedded[..., 0]
-        calls.append(ids.numel())
-
-    for module in method.modules():
-        if isinstance(module, PreTrainedModel) and module.base_model is module:
-            module.register_forward_pre_hook(count, with_kwargs=True)
-    return calls

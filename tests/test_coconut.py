@@ -185,14 +185,14 @@ def test_costs(control: str) -> None:
     """There is one pass up to the thoughts and one from each thought on. The last one reads everything that follows."""
     method = coconut({"control": control})
     thoughts = 6 if control in ("none", "no_curriculum") else 0
-    with passes(method) as read:
-        generation = method.generate(questions(), Decoding(max_new_tokens=5, trace=True))
+    read = passes(method)
+    generation = method.generate(questions(), Decoding(max_new_tokens=5, trace=True))
     assert generation.cost.forward_passes == len(read) == 1 + thoughts + generation.answer.shape[1] - 1
     assert generation.cost.latent_steps == thoughts
     assert generation.trace["thoughts"].shape == (4, thoughts, 32)
-    with passes(method) as read:
-        batch = method.collate(examples(), context(stage=4))
-        method(batch, context(stage=4))
+    read.clear()
+    batch = method.collate(examples(), context(stage=4))
+    method(batch, context(stage=4))
     assert len(read) == 1 + thoughts
     assert sum(shape[1] for shape in read) == batch["prompt"].shape[1] + batch["text"].shape[1]
     assert batch.tokens == batch["real"].sum() + (batch["labels"] != IGNORE).sum()

@@ -13,6 +13,7 @@ from methods.codi import ANSWER_PHRASE, CODI, CODIOptions, layer_distance
 from methods.cot_sft import CoTSFT, CoTSFTOptions
 from methods.generation import Decoding
 from methods.registry import build
+from tiny import passes
 
 CONTEXT = Context(Stage("distillation", 1.0), epoch=0, step=0, seed=0)
 ROWS = [("2+3?", ["2+3=5"], "5"), ("1+1+1=", ["1+1=2", "2+1=3"], "3"), ("7-", [], "-12"), ("4*5*2", ["20", "40"], "40")]
@@ -126,8 +127,7 @@ def test_distillation_moves_the_student_alone(setup: Setup) -> None:
 @pytest.mark.parametrize("latents", [0, 1, 6])
 def test_forward_passes_are_counted(setup: Setup, latents: int) -> None:
     model = make(setup, num_latents=latents).eval()
-    calls: list[int] = []
-    model.lm.base_model.register_forward_hook(lambda *_: calls.append(1))
+    calls = passes(model)
     with torch.no_grad():
         generation = model.generate([[40, 41], [42]], Decoding(max_new_tokens=5))
     assert generation.cost.forward_passes == len(calls) == 2 + latents + generation.answer.shape[1] - 1

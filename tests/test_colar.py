@@ -23,6 +23,7 @@ from methods.cot_sft import CoTSFT, CoTSFTOptions
 from methods.generation import Decoding, Length
 from methods.random_keys import key
 from methods.registry import build
+from tiny import passes
 
 CONTEXT = Context(Stage("compression", 1.0), epoch=0, step=0, seed=0)
 VALIDATION = replace(CONTEXT, training=False)
@@ -254,8 +255,7 @@ def test_generation_equals_a_naive_reference(setup: Setup) -> None:
 
 def test_forward_passes_are_counted(setup: Setup) -> None:
     model = make(setup, max_latents=7).eval()
-    calls: list[int] = []
-    model.lm.base_model.register_forward_hook(lambda *_: calls.append(1))
+    calls = passes(model)
     end_chains_after(model, [3, 1])
     with torch.no_grad():
         generation = model.generate(questions(setup)[:2], Decoding(max_new_tokens=5))

@@ -33,7 +33,6 @@ from conforming import (
     BACKBONES,
     BUDGET,
     EOS,
-    backbone_calls,
     collated,
     contexts,
     examples,
@@ -49,6 +48,7 @@ from methods.cot_sft import CoTSFT
 from methods.generation import Decoding, Latents, Tokens
 from methods.registry import available, build, get_method
 from small import small_study, stopped_after
+from tiny import passes
 
 
 @pytest.fixture(params=available())
@@ -298,7 +298,7 @@ def test_no_draw_is_from_a_global_generator(method: Method) -> None:
 
 def test_tokens_are_counted_right(method: Method) -> None:
     """An example has at most the tokens that backbones read for it, without padding. A batch has the sum of these."""
-    calls, some = backbone_calls(method), [example for example in examples() if example.steps]
+    calls, some = passes(method), [example for example in examples() if example.steps]
     for context in contexts(method)[:: max(1, len(contexts(method)) // 3)]:
         if context.stage.cached:
             continue
@@ -308,7 +308,7 @@ def test_tokens_are_counted_right(method: Method) -> None:
             with torch.no_grad():
                 method(batch, context)
             if calls:  # else the stage trains other modules than backbones
-                read = len(example.question) + len(example.answer), sum(calls)
+                read = len(example.question) + len(example.answer), sum(shape.numel() for shape in calls)
                 assert read[0] <= batch.tokens <= read[1], "`Batch.tokens` counts what backbones read, without padding"
         assert method.collate(some, context).tokens == sum(batch.tokens for batch in alone)
 
@@ -348,7 +348,7 @@ def test_padding_and_batch_mates_change_no_loss(placed: Method) -> None:
 
 
 def test_forward_passes_are_counted_right(method: Method) -> None:
-    calls = backbone_calls(method)
+    calls = passes(method)
     for answer_only in (True, False):
         calls.clear()
         with torch.no_grad():

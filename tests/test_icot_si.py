@@ -157,8 +157,7 @@ def test_loss_equals_the_one_of_each_shortened_text(removed: float) -> None:
 def test_answers_as_cot_sft_does() -> None:
     method = icot()
     assert isinstance(method, CoTSFT)
-    with passes(method) as read:
-        generation = method.generate(questions(), Decoding(max_new_tokens=5))
+    read, generation = passes(method), method.generate(questions(), Decoding(max_new_tokens=5))
     assert generation.cost.forward_passes == len(read) == generation.answer.shape[1]
     for question, answer in zip(questions(), generation.answer, strict=True):
         alone = method.generate([question], Decoding(max_new_tokens=5)).answer[0]

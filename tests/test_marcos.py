@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from methods.backbone import load_backbone
@@ -23,6 +22,7 @@ from methods.marcos.options import MarCosOptions, SparsityOptions
 from methods.marcos.targets import group_steps, step_targets
 from methods.random_keys import key
 from methods.registry import build
+from tiny import passes
 
 VOCABULARY = Vocabulary(60, 1, lambda text: [2 + ord(letter) % 30 for letter in text])
 EXAMPLES = [
@@ -78,27 +78,16 @@ def test_a_thinking_layer_starts_from_one_thing() -> None:
 
 
 @torch.no_grad()
-def test_thinking_is_bidirectional() -> None:
-    """A later neuron changes the states of earlier ones, which a causal mask would prevent."""
-    method = make()
+@pytest.mark.parametrize("attention", ["bidirectional", "causal"])
+def test_what_a_neuron_sees(attention: str) -> None:
+    """A later neuron changes the states of earlier ones, unless thinking is causal; the question and R change all."""
+    method = make(attention=attention)
     question, real, neurons, randomness = start(method)
     before = method.think(neurons, question, real, randomness)
     neurons[:, -1] += 1.0
     after = method.think(neurons, question, real, randomness)
-    assert not torch.allclose(before[:, 0], after[:, 0], atol=1e-4)
-    by_randomness = method.think(neurons, question, real, randomness + 1.0)
-    assert not torch.allclose(after[:, 0], by_randomness[:, 0], atol=1e-4)
-
-
-@torch.no_grad()
-def test_causal_thinking_sees_what_stands_before_and_r() -> None:
-    method = make(attention="causal")
-    question, real, neurons, randomness = start(method)
-    before = method.think(neurons, question, real, randomness)
-    neurons[:, -1] += 1.0
-    after = method.think(neurons, question, real, randomness)
-    torch.testing.assert_close(after[:, :-1], before[:, :-1])
-    assert not torch.allclose(after[:, -1], before[:, -1], atol=1e-4)
+    assert torch.allclose(before[:, :-1], after[:, :-1], atol=1e-4) is (attention == "causal")
+    assert not torch.allclose(before[:, -1], after[:, -1], atol=1e-4)
     by_randomness = method.think(neurons, question, real, randomness + 1.0)
     assert not torch.allclose(after[:, 0], by_randomness[:, 0], atol=1e-4)
     by_question = method.think(neurons, question + 1.0, real, randomness)
@@ -191,21 +180,13 @@ def test_a_share_of_answers_has_no_marker_whatever_the_epoch() -> None:
 def test_tokens_are_the_positions_that_its_transformers_read(randomness: bool, reads: str) -> None:
     """An end-of-text that nothing follows does not count. Of a step that says nothing, only what f reads counts."""
     method = make(randomness=randomness, encoder_reads=reads)
-    read: list[int] = []
-
-    def counts(module: nn.Module, _: Any, given: dict[str, Any]) -> None:
-        inputs = given["inputs_embeds"] if "inputs_embeds" in given else given["input_ids"]
-        read.append(inputs.shape[0] * inputs.shape[1])
-
-    trunks = [method.understanding, method.thinking, method.speaking.base_model]
-    for trunk in [*trunks, method.posterior.trunk] if randomness else trunks:
-        trunk.register_forward_pre_hook(counts, with_kwargs=True)
+    read = passes(method)
     batch = method.collate(EXAMPLES[1:2], CONTEXT)  # alone, so that the question has no padding
     method(batch, CONTEXT)
     width, spoken = batch["targets"].shape[1], len(batch["spoken_rows"])
     padding = spoken * width - int((batch["labels"] != IGNORE).sum())
     padding += 3 * width - int(batch["lengths"].sum()) if randomness and reads == "step" else 0
-    assert batch.tokens == sum(read) - padding
+    assert batch.tokens == sum(shape.numel() for shape in read) - padding
 
 
 @torch.no_grad()

@@ -142,9 +142,8 @@ def test_refinement_stays_within_the_length_of_the_first_pass(monkeypatch: pytes
 @torch.no_grad()
 def test_refined_answers_cost_what_they_say_and_do_not_depend_on_the_batch() -> None:
     method = make(speaking="one_shot", max_step_tokens=6, refinements=2)
-    with passes(method) as seen:
-        together = method.generate(QUESTIONS, Decoding(answer_only=False))
-    assert len(seen) == together.cost.forward_passes
+    read, together = passes(method), method.generate(QUESTIONS, Decoding(answer_only=False))
+    assert len(read) == together.cost.forward_passes
     assert together.answer.shape == (3, 6) and together.steps is not None and together.steps.shape == (3, 3, 6)
     for row, question in enumerate(QUESTIONS):
         assert torch.equal(method.generate([question], Decoding()).answer[0], together.answer[row])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from golden import backbone_config, cases, close, load_case
+from golden import backbone_config, cases, check_gradients, close, load_case, under_our_names
 from methods.backbone import Backbone
 from methods.base import Batch, Context, Setup, Stage, Vocabulary
 from methods.coconut import Coconut, CoconutOptions
@@ -34,7 +34,7 @@ class Golden:
         config = backbone_config(meta, vocab_size=size - 3)
         self.model = Coconut(options, Setup(Backbone(config), vocabulary)).double()
         self.model.begin, self.model.end, self.model.latent = markers
-        weights = {k.removeprefix("weight."): v for k, v in self.tensors.items() if k.startswith("weight.")}
+        weights = under_our_names(self.tensors, "weight", {})
         missing, unexpected = self.model.lm.load_state_dict(weights, strict=False)
         assert not unexpected
         assert set(missing) <= {"lm_head.weight"}
@@ -71,11 +71,7 @@ def test_loss_and_gradients(golden: Golden) -> None:
     loss = golden.model(batch, CONTEXT).losses["cross_entropy"] / batch.denominators["cross_entropy"]
     close(loss, golden.tensors["out.loss"])
     loss.backward()
-    gradients = {name: parameter.grad for name, parameter in golden.model.lm.named_parameters()}
-    expected = {k.removeprefix("grad."): v for k, v in golden.tensors.items() if k.startswith("grad.")}
-    assert expected
-    for name, value in expected.items():
-        close(gradients[name], value)
+    check_gradients(golden.model.lm, under_our_names(golden.tensors, "grad", {}))
 
 
 def test_thoughts_and_logits(golden: Golden) -> None:

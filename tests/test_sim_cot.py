@@ -109,8 +109,7 @@ def test_explanations_on_codi_count_by_token() -> None:
 def test_gradients_reach_the_latents(name: str) -> None:
     method = sim_cot(name)
     batch = method.collate(examples(), context(stage=4))
-    with passes(method) as read:
-        loss = method(batch, context(stage=4)).losses["explanation"]
+    read, loss = passes(method), method(batch, context(stage=4)).losses["explanation"]
     assert read[-1] == (len(batch["latents"]), method.group + batch["explained"].shape[1])
     loss.backward()
     for part in (method.base.lm, method.decoder):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,17 +76,15 @@ def context(training: bool = True, **settings: float) -> Context:
     return Context(Stage("a stage", 1.0, settings=settings), epoch=0, step=0, seed=0, training=training)
 
 
-@contextmanager
-def passes(method: Method) -> Iterator[list[torch.Size]]:
-    """Record the input shapes of a method's transformer trunks, one entry per call."""
+def passes(method: Method) -> list[torch.Size]:
+    """Return a list to which every further pass of a transformer adds the shape of what it reads, padding included."""
     shapes: list[torch.Size] = []
 
     def note(module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         read = kwargs.get("inputs_embeds")
         shapes.append(kwargs["input_ids"].shape if read is None else read.shape[:2])
 
-    trunks = [m for m in method.modules() if isinstance(m, PreTrainedModel) and m.base_model is m]
-    hooks = [trunk.register_forward_pre_hook(note, with_kwargs=True) for trunk in trunks]
-    yield shapes
-    for hook in hooks:
-        hook.remove()
+    for module in method.modules():
+        if isinstance(module, PreTrainedModel) and module.base_model is module:
+            module.register_forward_pre_hook(note, with_kwargs=True)
+    return shapes
