@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,6 +11,10 @@ from benchmarks.data import Corpus
 from benchmarks.studies.specs import TrainingSpec
 from methods.base import Budget, Method, Stage
 from methods.errors import InputError
+
+UNSPENT = 0.99  # share of a budget; a curriculum that spends less is warned of
+
+log = logging.getLogger(__name__)
 
 
 def curriculum(method: Method, budget: Budget) -> list[Stage]:
@@ -24,6 +29,13 @@ def curriculum(method: Method, budget: Budget) -> list[Stage]:
         raise InputError(
             f"{method.name}: `stages` spends more than its budget of {budget.epochs:g} epochs ({spent}): make them "
             "shares of it"
+        )
+    if math.fsum(stage.epochs for stage in stages) < budget.epochs * UNSPENT:
+        log.warning(
+            "%s spends %s of its %g epochs, and other rows all of theirs: give its stages all, if rows are compared",
+            method.name,
+            spent,
+            budget.epochs,
         )
     names = [name for name, _ in method.named_parameters()]
     for before, after in pairwise(stages):

@@ -26,7 +26,7 @@ from benchmarks.data import vocabulary
 from benchmarks.data.tokenizers import PUBLISHED as TOKENIZERS
 from benchmarks.data.tokenizers import encode_questions, encode_texts, read_tokenizer
 from benchmarks.engine import pick_device
-from benchmarks.evaluation.inference import batches_by_length, generate, texts_of
+from benchmarks.evaluation.inference import batches_by_length, generate, require_room, texts_of
 from benchmarks.files import read_json, write_text
 from benchmarks.outputs import Questions, questions_of_test
 from benchmarks.records.statistics import correctness, interval
@@ -174,6 +174,7 @@ def evaluate(name: str, test: str, folder: Path | None = None, latents: int | No
     device = pick_device()
     method = model.method.to(device)
     prompts = model.encode([record.question for record in questions.records])
+    require_room(method, name, prompts, model.format.decoding.max_new_tokens)
     decodings = [replace(model.format.decoding, seed=seed) for seed in range(entry.seeds)]
     rows, seconds, passes, thoughts = [], 0.0, [], []
     with Progress(f"{name} answers {test}", len(decodings) * len(prompts)) as progress:

@@ -93,8 +93,9 @@ class Rehearsal:
         done = len(self.study.runs) - len(self.failed.keys() & self.study.runs.keys())
         parts = [
             f"# {self.study.title}",
-            f"{done} of {len(self.study.runs)} runs, {len(self.study.tables)} tables and {len(self.study.figures)} "
-            f"figures in {self.seconds / 60:.1f} minutes; all are in {self.folder}. No number in them is a result.",
+            f"{done} of {len(self.study.runs)} runs, {self._made('table_*.md')} of {len(self.study.tables)} tables and "
+            f"{self._made('figures/*.png')} of {len(self.study.figures)} figures in {self.seconds / 60:.1f} minutes; "
+            f"they are in {self.folder}. No number in them is a result.",
         ]
         if self.failed:
             parts.append("\n".join(["Failed:", "", *(f"- {part}: {why}" for part, why in self.failed.items())]))
@@ -105,6 +106,9 @@ class Rehearsal:
                 LEGEND,
             ]
         return "\n\n".join([*parts, *self.notes])
+
+    def _made(self, pattern: str) -> int:
+        return len(list(self.folder.glob(pattern)))
 
 
 def rehearse(study: Study, results: Path, backbone: str | None, stand_in: str) -> Rehearsal:

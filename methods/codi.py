@@ -28,10 +28,14 @@ class CODIOptions(MethodOptions):
         default=6, ge=0, description="number of latent thoughts before the answer; 0: a control without latents"
     )
     prj_dim: int | None = Field(
-        default=None, description="inner width of the projection from hidden states to latents; null: the hidden size"
+        default=None,
+        ge=1,
+        description="inner width of the projection from hidden states to latents; null: the hidden size",
     )
     distill_weight: float = Field(
-        default=1.0, description="weight of the distillation loss; published: 1 for GPT-2, 20 for pretrained Llama"
+        default=1.0,
+        ge=0,
+        description="weight of the distillation loss; published: 1 for GPT-2, 20 for pretrained Llama",
     )
     divide_by_std: bool = Field(
         default=True, description="divide each layer's distance by the standard deviation of the teacher's states"

@@ -46,7 +46,9 @@ class CoLaROptions(MethodOptions):
         description="loss of the latent head: mse of a sample, published for GSM8K, or the negative log likelihood",
     )
     deterministic: bool = Field(default=False, description="latent head without a standard deviation; only for mse")
-    head_width: int | None = Field(default=None, description="inner width of the latent head; null: the hidden size")
+    head_width: int | None = Field(
+        default=None, ge=1, description="inner width of the latent head; null: the hidden size"
+    )
     max_latents: int = Field(
         default=64, ge=1, description="maximum number of latents, after which the answer is forced"
     )

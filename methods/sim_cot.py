@@ -21,7 +21,7 @@ from methods.generation import Decoding, Generation, Length, Nats
 
 class SimCoTOptions(MethodOptions):
     base: MethodOptions
-    weight: float = Field(default=1.0, description="weight of the decoder's cross entropy on the explained steps")
+    weight: float = Field(default=1.0, ge=0, description="weight of the decoder's cross entropy on the explained steps")
 
 
 class SimCoT(Method):

@@ -22,6 +22,7 @@ from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, parse_study
 from benchmarks.tables.base import ExternalRows
 from benchmarks.tables.render import rendered
+from methods.registry import get_method
 
 N = 200  # questions per test set
 COUNTS = {"train": 1_000, "validation": 100}  # rows
@@ -132,7 +133,8 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
         shares = tuple(share * (1 if decoding.thoughts == "own" else CARRIED) for share in accuracy)
         shares = tuple(share * (*EARLIER, 1.0)[number] for share in shares)
         frame = predictions(spec, shares, decoding.seeds if drawn else 1)
-        frame["latent_steps"] = float(next(iter(decoding.options.values()), LATENTS))
+        latents = LATENTS if get_method(spec.method).has_latents else 0.0
+        frame["latent_steps"] = float(next(iter(decoding.options.values()), latents))
         path = run / "predictions" / f"{name}.parquet"
         digests[name] = write_parquet(path, frame)
         tests = {str(test): scores(part) for test, part in frame.groupby("test")}
@@ -211,7 +213,7 @@ def scores(frame: pd.DataFrame) -> dict[str, Any]:
         "deduplicated": [float(np.mean(part["correct"])) for _, part in clean.groupby("seed")],
         "forward_passes_per_question": 0.25,
         "tokens_per_question": 4.0,
-        "latent_steps": LATENTS,
+        "latent_steps": float(np.mean(frame["latent_steps"])),
         "draws": [],
     }
 

@@ -85,6 +85,15 @@ def test_intervals_hold_the_mean_and_have_a_width_at_zero() -> None:
     assert np.isnan(statistics.mean_interval(pd.DataFrame([1.5]))).all(), "infinite bounds would be no JSON"
 
 
+@pytest.mark.parametrize("share", [0, 100])
+def test_trainings_without_an_error_may_err_on_other_questions(share: int) -> None:
+    """Intervals are those of one training: neither questions nor trainings vary, and no width would mean certainty."""
+    one, three = right(share), pd.concat([right(share)] * 3, axis=1, keys=range(3))
+    assert statistics.interval(three) == statistics.interval(one)
+    low, high = statistics.difference_interval(three, three.copy())
+    assert (low, high) == statistics.difference_interval(one, one.copy()) and low < 0 < high
+
+
 def test_correctness_is_a_mean_over_decoding_seeds_in_each_training() -> None:
     frame = pd.DataFrame({"id": ["x", "y", "x", "y"], "seed": [0, 0, 1, 1], "correct": [True, False, False, False]})
     assert statistics.correctness(frame)[0].to_dict() == {"x": 0.5, "y": 0.0}

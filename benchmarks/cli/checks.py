@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import typer
 
 from benchmarks.cli.common import RESULTS, Results, StudyArgument, load_for_one_process, refuse_options
 from benchmarks.plan.hardware import GPUS, get_gpu
+from benchmarks.studies.specs import NAME
 from benchmarks.studies.study import Study, load_study, study_of_folder
 from benchmarks.timing import USUAL, Part
 from methods.errors import InputError
@@ -190,6 +192,8 @@ def measure(
     refuse_options(context, ["questions"], "goes with --batching")
     if name is None:
         raise InputError("name this machine, as in `--name h200`, or measure `--batching`")
+    if not re.fullmatch(NAME, name):
+        raise InputError(f"--name {name}: a folder is called so: take letters, digits, `_`, `.` and `-`")
     folder = output or results / "measured" / name
     if sweep:
         refuse_options(context, OF_ROWS, "does not go with --sweep, which measures every method")

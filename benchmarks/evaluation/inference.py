@@ -112,6 +112,15 @@ def encode_steps(method: Method, examples: Sequence[Example], precision: str) ->
     return latents
 
 
+def require_room(method: Method, name: str, questions: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    """Raise :class:`InputError` if a question and its answer are longer than a method, called ``name``, can read."""
+    longest = max(map(len, questions), default=0)
+    what = f"a question ({longest:,} tokens) with its answer (up to {max_new_tokens:,})"
+    for model in (module for module in method.modules() if isinstance(module, PreTrainedModel)):
+        fix = "ask a shorter question, or lower `max_new_tokens`"
+        require_context(model.config, name, longest + max_new_tokens, what, fix)
+
+
 def generate_batches(
     method: Method,
     questions: Sequence[Sequence[int]],
@@ -122,11 +131,7 @@ def generate_batches(
     """Yield the answers to all questions batch by batch, each batch with the indices of its questions. If ``gold`` has
     the questions' solutions, latents are those that encode them. Raise :class:`InputError` before the first batch if a
     question and its answer are longer than the model can read."""
-    longest = max(map(len, questions), default=0)
-    for model in (module for module in method.modules() if isinstance(module, PreTrainedModel)):
-        what = f"a question ({longest:,} tokens) with its answer (up to {decoding.max_new_tokens:,})"
-        fix = "ask a shorter question, or lower `max_new_tokens`"
-        require_context(model.config, spec.id, longest + decoding.max_new_tokens, what, fix)
+    require_room(method, spec.id, questions, decoding.max_new_tokens)
     for indices in batches_by_length(questions, spec.evaluation.batch_size):
         if gold is not None:
             latents = encode_steps(method, [gold[i] for i in indices], spec.engine.precision)

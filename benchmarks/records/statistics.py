@@ -109,12 +109,13 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
 def difference_interval(a: pd.DataFrame, b: pd.DataFrame) -> tuple[float, float]:
     """Return the confidence interval of the difference that :func:`paired_test` tests, or NaN if it tests none: with
     several trainings that of the t test, with one each Wald's after adding four pseudo-questions of weight 1/2, on
-    which the rows are right or wrong in all combinations (Agresti and Min, Statistics in Medicine, 2005)."""
+    which the rows are right or wrong in all combinations (Agresti and Min, Statistics in Medicine, 2005). So is that of
+    several if nothing varies, since the t test's would have no width."""
     a, b, difference = _paired(a, b)
     if not testable(a.shape[1], b.shape[1]):
         return np.nan, np.nan
-    if a.shape[1] > 1:
-        found, centre = _uncertainty(difference, a, b), float(difference.mean())
+    if a.shape[1] > 1 and (found := _uncertainty(difference, a, b)).variance:
+        centre = float(difference.mean())
         reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, found.freedom)) * found.deviation
     else:
         count = len(difference) + 2
@@ -210,9 +211,12 @@ def accuracy(correct: pd.DataFrame) -> float:
 
 def interval(correct: pd.DataFrame) -> tuple[float, float]:
     """Return the confidence interval of the accuracy over other questions and, with several trainings, other trainings:
-    Wilson's for one training in which each question is right or wrong, otherwise :func:`mean_interval`."""
-    if correct.shape[1] == 1 and np.isin(correct, (0.0, 1.0)).all():
-        bounds = stats.binomtest(int(correct.to_numpy().sum()), len(correct)).proportion_ci(CONFIDENCE, method="wilson")
+    Wilson's for one training in which each question is right or wrong, otherwise :func:`mean_interval`. Wilson's, too,
+    if all answers are right or all are wrong: others would have no width."""
+    share = accuracy(correct)
+    if share in (0.0, 1.0) or (correct.shape[1] == 1 and np.isin(correct, (0.0, 1.0)).all()):
+        right = round(share * len(correct))
+        bounds = stats.binomtest(right, len(correct)).proportion_ci(CONFIDENCE, method="wilson")
         return float(bounds.low), float(bounds.high)
     low, high = mean_interval(correct)
     return float(np.fmax(low, 0.0)), float(np.fmin(high, 1.0))  # all shares are possible if one question was asked

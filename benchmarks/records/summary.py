@@ -113,7 +113,9 @@ def summarise(records: StudyRecords, *decodings: str) -> Summary:
         about = {"control": place.row in controls, "mark": marks.get(place, "")}
         lines.append(_aggregate(group, correct.get(place)) | about)
     swapping = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
-    swapped = {key: answers for key, answers in correct.items() if key.decoding in swapping}
+    # Not all options of a method that can think have it think, and without latents nothing is swapped
+    thinking = {Key(*key) for key, group in groups(frame, KEYS) if group["latent_steps"].max() > 0}
+    swapped = {key: answers for key, answers in correct.items() if key.decoding in swapping and key in thinking}
     return Summary(
         lines=_frame(lines, LINES),
         pairs=pairs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,12 @@ def questions(results: Path, study: str) -> list[dict[str, Any]]:
     rows = frame.loc[frame["shown"]].dropna(subset="run").drop_duplicates(["block", "row"])
     blocks = []
     for block, members in rows.groupby("block", sort=False):
-        answers_of_rows: dict[str, pd.DataFrame] = {}
-        for title, run in zip(members["title"], members["run"], strict=True):
-            if (found := _answers(results, held, run)) is not None:
-                answers_of_rows[title.removeprefix("- ")] = found
-        if answers_of_rows:
-            data = held.data.get(str(block), {})
-            lines = _lines(list(answers_of_rows.values()), data, data_folder(results, study, str(block)))
-            blocks.append({"name": block, "rows": [*answers_of_rows], "lines": lines})
+        answers = [(title, _answers(results, held, run)) for title, run in members[["title", "run"]].to_numpy()]
+        found = [(title.removeprefix("- "), frame) for title, frame in answers if frame is not None]
+        if found:
+            titles, frames = zip(*found, strict=True)
+            lines = _lines(frames, held.data.get(str(block), {}), data_folder(results, study, str(block)))
+            blocks.append({"name": block, "rows": [*titles], "lines": lines})
     return blocks
 
 
@@ -57,7 +56,7 @@ def _answers(results: Path, held: Collected, run: str) -> pd.DataFrame | None:
     return frame.loc[frame["seed"] == frame["seed"].min()].set_index(["test", "id"])
 
 
-def _lines(answers_of_rows: list[pd.DataFrame], data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+def _lines(answers_of_rows: Sequence[pd.DataFrame], data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Return a block's lines, given the answers of its rows, its data record and the folder of its prepared data."""
     every = pd.concat(answers_of_rows)
     asked = every[~every.index.duplicated()]

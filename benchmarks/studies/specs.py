@@ -79,7 +79,7 @@ class BackboneSpec(Strict):
         "environment variable names, if it is set",
     )
     revision: Revision = Field(default=None, description="revision (commit) of the hub checkpoint")
-    overrides: dict[str, int | float] = Field(
+    overrides: dict[str, bool | int | float | str] = Field(
         default={}, description="changes to the Hugging Face configuration, by field"
     )
 
@@ -164,6 +164,12 @@ class DecodingSpec(Strict):
         description="method options to override, of those that can change without retraining; `base.num_latents`: one "
         "of a nested option",
     )
+
+    @model_validator(mode="after")
+    def _nucleus_is_drawn_from(self) -> DecodingSpec:
+        if self.top_p < 1 and self.tokens == "greedy":
+            raise ValueError("`top_p` is for tokens that are drawn: set `tokens: sample`, or leave it out")
+        return self
 
 
 class EvaluationSpec(Strict):
@@ -281,7 +287,8 @@ class Row(Strict):
 
     id: Identifier = Field(description="name in run ids and folders")
     method: str = Field(description="a method listed by `marcos-bench list methods`, installed plugins included")
-    title: str | None = Field(default=None, description="title in tables; default: the method's title")
+    # matplotlib leaves labels that begin with an underscore out of legends
+    title: str | None = Field(default=None, pattern="^[^_]", description="title in tables; default: the method's title")
     indent: bool = Field(default=False, description="indent the row in tables, as an ablation of a row above")
     control: bool = Field(default=False, description="control: shown separately and never ranked")
     backbone: BackboneSpec | None = Field(default=None, description="default: the block's backbone, else the study's")

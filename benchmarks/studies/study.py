@@ -52,6 +52,7 @@ from methods.registry import get_method
 _READING: ContextVar[tuple[Path, ...]] = ContextVar("_READING", default=())
 WORKFLOWS = Path(__file__).resolve().parents[2] / "workflows"  # of this checkout or, if installed, beside the packages
 STUDIES = WORKFLOWS / "config"
+OF_LATENTS = (Figure.dimensions, Figure.intervention, Figure.encoding, Figure.draws, Figure.calibration)
 IN_FOLDER = re.compile(r"\$\{(\w+)\}/(.+)")  # a file in the folder that an environment variable names
 
 
@@ -372,6 +373,19 @@ def require_drawable_figures(study: Study) -> None:
         raise StudyError(
             "figure `curves` shows accuracy while training, and no run answers questions then: set "
             "`validation_questions` in `training`, or leave the figure out"
+        )
+    of_latents = [figure for figure in study.figures if figure in OF_LATENTS]
+    if of_latents and not any(run.steerable_latents for run in study.runs.values()):
+        raise StudyError(
+            f"figure `{of_latents[0]}` shows latents that can be set by hand, and no row has any: add one of MarCos "
+            "with R, or leave the figure out"
+        )
+    if Figure.latents_curve in study.figures and not any(
+        spec.options for run in study.runs.values() for spec in run.evaluation.decodings.values()
+    ):
+        raise StudyError(
+            "figure `latents_curve` shows answers with other numbers of latents, and there are none: add decodings "
+            "such as `{options: {num_latents: 2}, only: [codi]}` to `evaluation`, or leave the figure out"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -118,7 +118,10 @@ class TableBuilder(ABC):
         """A legend text: what the tests of the study generalise to."""
         if (count := len(self.study.seeds)) == 1:
             return "The tests generalise to other questions for these trained models, not to other training seeds."
-        few = self.about_untested(self.summary.pairs, self.summary.against_controls, self.paired_tests)
+        tests = (self.summary.pairs, self.summary.against_controls, self.paired_tests)
+        few = self.about_untested(*tests)
+        if any({"mcnemar", "permutation"} & set(frame["kind"]) for frame in tests):
+            few += " Two rows that have one training each so far are tested over questions alone."
         return f"""The tests (t tests of the mean difference, whose variance over questions and over the trainings of
             either row adds up) generalise to other questions and to other training seeds. The fewer trainings a row has
             (here {count}), the larger a difference has to be. {few}"""
@@ -130,6 +133,13 @@ class TableBuilder(ABC):
             return ""
         return f"""Two rows are tested only if both have at least {FEWEST_TRAININGS} trainings, or one each: with fewer,
             how far a row's trainings differ is hardly known."""
+
+    def about_own_decodings(self) -> Iterator[str]:
+        """Yield a legend text for each decoding of a table that a row has in another way."""
+        for row in self.study.rows:
+            for name in ("default", *self.decodings()):
+                if name in row.decodings:
+                    yield f"{self.study.row_titles[row.id]}, in its own way: {described(name, row.decodings[name])}"
 
     @property
     def separation(self) -> str:
@@ -144,7 +154,8 @@ class TableBuilder(ABC):
     def about_interval(self) -> str:
         """A legend text: the kind of the 95 % intervals."""
         if len(self.study.seeds) > 1:
-            return "of the t distribution, over questions and training seeds"
+            return """of the t distribution, over questions and training seeds, or Wilson's where all answers are right
+                or all are wrong"""
         return "Wilson's, or a bootstrap over questions where a question's score is a mean over seeds"
 
     def about_repeated(self) -> str:
@@ -322,6 +333,23 @@ class TableBuilder(ABC):
 def decoding_heading(decoding: str) -> str:
     name = decoding_label(decoding)
     return name[0].upper() + name[1:]
+
+
+def described(name: str, spec: DecodingSpec) -> str:
+    """Return a decoding in words, as a sentence of a legend."""
+    nucleus = f" from the likeliest that make up a share of {spec.top_p:g}" if spec.top_p < 1 else ""
+    tokens = "the likeliest" if spec.tokens == "greedy" else f"drawn at temperature {spec.temperature:g}{nucleus}"
+    latents = {
+        "default": "as the method's default is",
+        "sample": "drawn where the method can draw them",
+        "mean": "the means in place of draws (a row that draws none answers as by default)",
+        "encoded": "those that training encodes from the gold steps and answer, what perfect draws could reach (the "
+        "last one is encoded from the gold answer itself)",
+    }
+    seeds = f"{spec.seeds} seeds" if spec.seeds > 1 else "1 seed"
+    only = f"; for {', '.join(spec.only)} only" if spec.only else ""
+    options = "".join(f", {option} {value}" for option, value in spec.options.items())
+    return f"{decoding_heading(name)}: tokens {tokens}, latents {latents[spec.latents]}{options}; {seeds}{only}."
 
 
 def decoding_label(name: str) -> str:

@@ -87,6 +87,7 @@ class ComparisonsTable(TableBuilder):
         last table, it is corrected for all pairs of rows of the block and test set, controls and the planned pairs
         included: whoever looks for differences there has all of them to choose from. Separated: p (Holm) < {ALPHA}.
         Test sets and blocks are families of their own: nothing is corrected for their number."""
+        yield from self.about_own_decodings()
         yield self.generalisation
         if len(self.study.seeds) > 1:
             yield "Intervals are of the t distribution, over questions and the training seeds of both rows."

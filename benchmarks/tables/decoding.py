@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from benchmarks.studies.specs import Block, DecodingSpec, Row
-from benchmarks.tables.base import TableBuilder, cell, decoding_heading, difference, percent
+from benchmarks.tables.base import TableBuilder, cell, decoding_heading, described, difference, percent
 from benchmarks.tables.markup import Cell, Column, Grid, Line
-from methods.registry import get_method
 
 MEANINGS = {
     "exchanged": "after every latent step, each question continues with the latents of another question of its batch",
@@ -49,29 +48,14 @@ class DecodingTable(TableBuilder):
         if len(self._names) == 1:
             yield "This study has one decoding only; further ones named in `evaluation.decodings` appear here."
         for name in self._names:
-            yield _described(name, self.study.evaluation.decodings[name])
+            yield described(name, self.study.evaluation.decodings[name])
+        yield from self.about_own_decodings()
         seeds = len(self.study.seeds)
         over = f", averaged over the {seeds} training seeds" if seeds > 1 else " of one trained model"
         yield f"""± is the standard deviation over decoding seeds{over}. (det.): nothing is drawn, so there is no
         spread; where such a row is published with one, its tokens were sampled or several models were trained. A dash:
         the decoding does not apply to the row."""
         yield self.about_questions()
-
-
-def _described(name: str, spec: DecodingSpec) -> str:
-    nucleus = f" from the likeliest that make up a share of {spec.top_p:g}" if spec.top_p < 1 else ""
-    tokens = "the likeliest" if spec.tokens == "greedy" else f"drawn at temperature {spec.temperature:g}{nucleus}"
-    latents = {
-        "default": "as the method's default is",
-        "sample": "drawn where the method can draw them",
-        "mean": "the means in place of draws (a row that draws none answers as by default)",
-        "encoded": "those that training encodes from the gold steps and answer, what perfect draws could reach (the "
-        "last one is encoded from the gold answer itself)",
-    }
-    seeds = f"{spec.seeds} seeds" if spec.seeds > 1 else "1 seed"
-    only = f"; for {', '.join(spec.only)} only" if spec.only else ""
-    options = "".join(f", {option} {value}" for option, value in spec.options.items())
-    return f"{decoding_heading(name)}: tokens {tokens}, latents {latents[spec.latents]}{options}; {seeds}{only}."
 
 
 class ControlsTable(TableBuilder):
@@ -105,9 +89,9 @@ class ControlsTable(TableBuilder):
         yield Line(self.row_title(default), (score, *swaps), row.indent)
 
     def _swap(self, block: Block, row: Row, decoding: str, test: str) -> tuple[Cell, ...]:
-        method = get_method(row.method)
-        if not method.has_latents:
-            return (Cell(mark=self.note(f"{method.title} has no latents")), Cell(), Cell())
+        thoughts = self.line(block, row, test)["latent_steps"]
+        if pd.notna(thoughts) and not thoughts:
+            return (Cell(mark=self.note("The row has no latents")), Cell(), Cell())
         line = self.summary.line(block.id, row.id, decoding, test)
         if line is None or pd.isna(line["accuracy"]):
             return (Cell(),) * 3

@@ -240,6 +240,7 @@ class MainTable(TableBuilder):
         yield f"""Not in training: accuracy on the questions that are not in the training data. {self.about_strict()}
         Lines with the mean in place of a drawn latent are in the details only, their accuracy behind the name; other
         decodings have a table of their own. {PASSES} Peak: memory of the GPU, or of the whole process on a CPU."""
+        yield from self.about_own_decodings()
         yield from self._nats.about_columns()
         if len(self._external.lines):
             yield """From elsewhere and as published (the last sections of this table and of the details): not made by

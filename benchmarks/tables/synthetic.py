@@ -170,7 +170,7 @@ class SyntheticTable(TableBuilder):
         entropy 0 and agreement 100 %."""
         yield from self._nats.about_columns()
         if verdicts := [verdict for block in self.study.blocks for verdict in self._verdicts(block)]:
-            yield f"""Sampled, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}.
+            yield f"""Default decoding, paired tests on the same questions (Holm's correction): {"; ".join(verdicts)}.
             {self.about_untested(self.paired_tests)}"""
         corpora = ", ".join(f"{block.title}: {block.data.train}" for block in self.study.blocks)
         yield f"Data are generated, and their names give the sizes: {corpora}."

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.training.loop import Trainer
 
 VARIABLE = "MARCOS_BENCH_LIVE"  # `no`: nothing is recorded before `track`
+NO = ("no", "off", "false", "0")
 PATIENCE = 5.0  # seconds that a training waits in the end for its last lines to get into the pipe
 ROOM = 2**20  # bytes in the pipe, so that they get there even if its reader has not started yet
 
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 @contextmanager
 def track_live(trainer: Trainer, results: Path) -> Iterator[None]:
     """Record what is trained in this block, on the first rank, unless :data:`VARIABLE` says no."""
-    if not trainer.ranks.first or os.environ.get(VARIABLE) == "no":
+    if not trainer.ranks.first or os.environ.get(VARIABLE, "").lower() in NO:
         yield
         return
     about = {

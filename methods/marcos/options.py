@@ -44,6 +44,11 @@ class SparsityOptions(MethodOptions):
     def _require_ordered_bounds(self) -> SparsityOptions:
         if self.minimum > self.maximum:
             raise ValueError(f"`minimum` of lambda is {self.minimum:g}, above its `maximum` of {self.maximum:g}")
+        if self.adaptive and not self.minimum <= self.weight <= self.maximum:
+            raise ValueError(
+                f"lambda starts at {self.weight:g} and adapts between {self.minimum:g} and {self.maximum:g}: give it "
+                "other bounds, or set `adaptive: false` for a fixed one (0: no term)"
+            )
         return self
 
 
