@@ -196,7 +196,7 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
         scores = (verdict.extracted, verdict.correct, verdict.strict)
         lines.append((record.id, questions.same_as[record.id], record.answer, row["output"], *scores))
     indices = {row["index"] for _, row in _rows(Path(name)) if isinstance(row.get("index"), int)}
-    if len(questions.records) in indices and 0 not in indices:
+    if indices == {*range(1, len(questions.records) + 1)}:
         raise InputError(f"{name}: `index` counts from 0, and here it seems to count from 1: subtract 1 from each")
     if not lines:
         _, why, _ = unmatched[0]

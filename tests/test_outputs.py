@@ -97,7 +97,7 @@ def test_another_file_answers_these_questions_by_id_by_index_or_by_text(tmp_path
     own = [{"id": id, "question": f"{id}?", "gold": gold, "output": gold} for id, gold in (("a", "1"), ("b", "2"))]
     others = {
         "ids": [{"id": "b", "output": "2"}, {"id": "c", "output": "1"}],
-        "indices": [{"index": 1, "output": "2"}, {"index": 2, "output": "1"}],
+        "indices": [{"index": 1, "output": "2"}, {"index": 7, "output": "1"}],
         "texts": [{"id": 17, "index": 0, "question": "b?", "output": "2"}],
     }
     files = [lines(tmp_path / f"{name}.jsonl", rows) for name, rows in (("own", own), *others.items())]

@@ -114,7 +114,7 @@ def summarise(records: StudyRecords, *decodings: str) -> Summary:
         lines.append(_aggregate(group, correct.get(place)) | about)
     swapping = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
     # Not all options of a method that can think have it think, and without latents nothing is swapped
-    thinking = {Key(*key) for key, group in groups(frame, KEYS) if group["latent_steps"].max() > 0}
+    thinking = {Key(*key) for key in frame.loc[frame["latent_steps"].fillna(0) > 0, KEYS].to_numpy()}
     swapped = {key: answers for key, answers in correct.items() if key.decoding in swapping and key in thinking}
     return Summary(
         lines=_frame(lines, LINES),
