@@ -44,6 +44,15 @@ def test_a_curriculum_that_would_be_no_fair_one_is_refused(
         curriculum(method, Budget(epochs=2.0, steps_per_epoch=10))
 
 
+def test_a_curriculum_that_leaves_a_part_of_its_budget_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """MarCos has two phases by default, and without R only the first."""
+    budget = Budget(epochs=2.0, steps_per_epoch=10)
+    curriculum(make("marcos", {"randomness": False, "first_phase": 1.0}), budget)
+    assert not caplog.text
+    curriculum(make("marcos", {"randomness": False}), budget)
+    assert "marcos spends phase 1: 1 of its 2 epochs" in caplog.text
+
+
 def test_all_runs_of_the_shipped_studies_keep_to_their_budgets() -> None:
     runs = [run for name in shipped() for run in load_study(name).runs.values()]
     for run in {json.dumps([run.method, run.options]): run for run in runs}.values():

@@ -134,6 +134,7 @@ def test_a_study_is_shown_with_its_blocks_rows_and_tests() -> None:
         ("measure smoke --batching --row marcos", "--row does not go with --batching"),
         ("measure smoke --name here --questions 3", "--questions goes with --batching"),
         ("measure smoke", "name this machine, as in `--name h200`, or measure `--batching`"),
+        ("measure smoke --name ../h200", "take letters, digits"),
         ("data quick --block equatoin", "study quick has no block 'equatoin'; its blocks are: text, equation"),
         ("table smoke --table ablation", "smoke does not list the table ablation; its tables are: main, decoding, con"),
         # Otherwise, the run of the other study would be trained a second time

@@ -141,6 +141,16 @@ def test_methods_without_latents_have_a_dash_and_its_reason(controls: dict[str, 
     assert "The row has no latents" in controls["md"]
 
 
+def test_a_row_that_answers_in_its_own_way_is_named(tmp_path: Path) -> None:
+    warm = {"tokens": "sample", "temperature": 0.5}
+    marcos = {"id": "marcos", "method": "marcos"}
+    own = made(rows=[{"id": "cot", "method": "cot_sft", "decodings": {"default": warm}}, marcos])
+    collected(own, tmp_path)
+    for table in (Table.main, Table.decoding):
+        text = contents(own, tmp_path, table)["md"]
+        assert "CoT-SFT, in its own way: Default: tokens drawn at temperature 0.5" in text
+
+
 def test_controls_are_tested_against_the_same_row_and_corrected(controls: dict[str, str]) -> None:
     tests = json.loads(controls["json"])["paired_tests"]
     family = [test for test in tests if (test["block"], test["test"]) == ("equation", "alpha")]

@@ -409,6 +409,11 @@ def test_lambda_steers_to_its_target_and_stays_in_bounds() -> None:
 def test_bounds_of_lambda_are_in_order() -> None:
     with pytest.raises(ValueError, match=r"`minimum` of lambda is 0.1, above its `maximum` of 0.01"):
         SparsityOptions(minimum=0.1, maximum=0.01)
+    with pytest.raises(
+        ValueError, match=r"lambda starts at 0 and adapts between 1e-06 and 0.1: give .* `adaptive: false`"
+    ):
+        SparsityOptions(weight=0.0)
+    assert SparsityOptions(weight=0.0, adaptive=False).weight == 0
 
 
 def test_features_take_no_thought_that_nothing_reads() -> None:

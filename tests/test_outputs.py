@@ -121,6 +121,7 @@ OWN, NUMBER = '{"id": "a", "question": "q", "gold": "18", "output": "18"}', {"te
         ('{"output": "1"}', {"test": None}, "name the test set"),
         (f"{OWN}\n{OWN.replace('18', '1 or 8')}", NUMBER, "line 2: the `gold` answer .* no number: write"),
         (OWN + "\n" + OWN.replace('"q"', '"r"'), NUMBER, "line 2: another question has the id 'a' too"),
+        ("\n".join(f'{{"index": {at}, "output": "1"}}' for at in range(1, 501)), {}, "seems to count from 1: subtract"),
         (OWN, {"test": None, "scorer": "summation"}, "the scorer 'summation' needs the steps of each question"),
     ],
 )

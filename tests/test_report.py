@@ -189,6 +189,14 @@ def test_questions_are_generated_again_if_they_come_out_the_same(tmp_path: Path)
     assert {line["text"] for line in other} == {""} and {line["steps"] for line in other} == {None}
 
 
+def test_rows_of_one_title_are_all_there(tmp_path: Path) -> None:
+    """As ablations of two rows may be called."""
+    titled = {"method": "cot_sft", "title": "- w/o R"}
+    collected(study(rows=[{"id": "cot", **titled}, {"id": "oracle", **titled}]), tmp_path)
+    block, *_ = questions(tmp_path, "fake")
+    assert block["rows"] == ["w/o R", "w/o R"] and all(len(line["answers"]) == 2 for line in block["lines"])
+
+
 def test_text_of_models_is_no_html(tmp_path: Path) -> None:
     """What a model wrote is data, whatever it is, and ends no script."""
     made = study(rows=[{"id": "cot", "method": "cot_sft"}])

@@ -264,6 +264,8 @@ def test_schema_is_up_to_date() -> None:
             r"decoding 'mean' is only for \['colr'\]: name methods",
         ),
         (_decodings(default={"only": ["cot_sft"]}), "`default` is for all methods"),
+        (_decodings(default={"top_p": 0.9}), "`top_p` is for tokens that are drawn: set `tokens: sample`"),
+        (_row(title="_cot"), "title"),
         ({"backbone": {"pretrained": "some/model", "overrides": {"hidden_size": 8}}}, "leave out `overrides`"),
         ({"backbone": {"revision": "1234567"}}, "`revision` is a checkpoint's"),
         ({"tokenizer": {"trained": 400, "revision": "1234567"}}, "`revision` is a published tokenizer's"),
@@ -418,6 +420,15 @@ def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
 def test_curves_that_no_run_would_have_are_refused_before_training() -> None:
     with pytest.raises(StudyError, match="no run answers questions then: set `validation_questions` in `training`"):
         parse_study(MINIMAL | {"figures": ["curves"]}, "here")
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [("dimensions", "no row has any: add one of MarCos with R"), ("latents_curve", "there are none: add decodings")],
+)
+def test_figures_of_latents_that_no_row_has_are_refused_before_training(figure: str, said: str) -> None:
+    with pytest.raises(StudyError, match=f"figure `{figure}` shows .* {said}"):
+        parse_study(MINIMAL | {"figures": [figure]}, "here")
 
 
 @pytest.mark.parametrize("figure", ["pareto", "overview"])
