@@ -76,6 +76,8 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str, stud
     kernels = tuple("; ".join(side.kernels) for side in sides)
     differ = all(kernels) and len({*sides[0].kernels, *sides[1].kernels}) > 1
     pairs = {name: (sides[0].answers[name], sides[1].answers[name]) for name in chosen}
+    for name, (of_a, of_b) in pairs.items():
+        require_same_questions(name, gold_of(of_a), gold_of(of_b))
     return Comparison(
         a=sides[0].label,
         b=sides[1].label,
@@ -86,6 +88,21 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str, stud
         questions=pd.concat([_differing(name, *pair) for name, pair in pairs.items()], ignore_index=True),
         kernels=kernels if differ else (),
     )
+
+
+def gold_of(answers: pd.DataFrame) -> pd.Series:
+    """Return the gold answers of questions that were answered, by id."""
+    return answers.groupby("id")["gold"].first()
+
+
+def require_same_questions(test: str, a: pd.Series, b: pd.Series) -> None:
+    """Raise :class:`InputError` if what two sides answered under the name of a test set has other gold answers."""
+    both = pd.concat([a, b], axis=1, join="inner", keys=("a", "b"))
+    for id, one, other in both.loc[both["a"] != both["b"]].itertuples():
+        raise InputError(
+            f"{test}: the two sides answered different questions, {id} with the gold answers {one!r} and {other!r}: "
+            "evaluate both on the same version of the test set"
+        )
 
 
 def read_side(name: str, results: Path, decoding: str, study: str | None = None) -> Side:

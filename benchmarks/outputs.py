@@ -16,7 +16,7 @@ from typing import Any, cast
 import pandas as pd
 from tabulate import tabulate
 
-from benchmarks.comparison import TRACKED, read_side
+from benchmarks.comparison import TRACKED, gold_of, read_side, require_same_questions
 from benchmarks.data import Record, get_dataset, load_records, normalise
 from benchmarks.data.cards import Card
 from benchmarks.data.records import first_alike
@@ -180,6 +180,8 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
         answers = read_side(name, results, decoding).answers
         if questions.name not in answers:
             raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
+        known = pd.Series({record.id: record.answer for record in questions.records}, dtype=object)
+        require_same_questions(questions.name, gold_of(answers[questions.name]), known)
         return Scored(label, answers[questions.name], pd.DataFrame(columns=UNMATCHED))
     lines, unmatched, answered = [], [], set[str]()
     by_id = {record.id: record for record in questions.records}

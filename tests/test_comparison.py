@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from benchmarks import comparison
 from benchmarks.archive import pack
 from benchmarks.comparison import Comparison, Side, compare, render
-from benchmarks.files import BrokenRecord, read_json
+from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records.statistics import correctness, paired_test
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer as tracking
@@ -116,6 +117,19 @@ def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared
     elsewhere = names[0].replace("fake:", "runs:").replace(f"{folder}/", f"{folder}/fake/")
     with pytest.raises(InputError, match="runs does not hold the results of fake"):
         compare(elsewhere, names[1], Path(), None, "default", "fake")
+
+
+def test_answers_to_different_questions_are_not_compared(folder: Path, tmp_path: Path) -> None:
+    """The ids are the same: a file of questions may be replaced by another of its name."""
+    shutil.copytree(folder / "fake", tmp_path / "fake")
+    run = tmp_path / "fake/runs/equation/cot/s0"
+    answers = pd.read_parquet(run / "predictions/default.parquet").assign(gold="8")
+    digest = write_parquet(run / "predictions/default.parquet", answers)
+    record = read_json(run / "evaluate.json")
+    write_json(run / "evaluate.json", record | {"predictions": record["predictions"] | {"default": digest}})
+    names = f"{folder}/fake:equation/marcos/s0", f"{tmp_path}/fake:equation/cot/s0"
+    with pytest.raises(InputError, match=r"alpha: .* different questions, .* with the gold answers '7' and '8'"):
+        compare(*names, Path(), None, "default", "fake")
 
 
 def test_test_set_and_decoding_on_the_command_line(folder: Path) -> None:
