@@ -90,19 +90,19 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str, stud
     )
 
 
-def gold_of(answers: pd.DataFrame) -> pd.Series:
+def gold_of(answers: pd.DataFrame) -> dict[str, str]:
     """Return the gold answers of questions that were answered, by id."""
-    return answers.groupby("id")["gold"].first()
+    return dict(zip(answers["id"], answers["gold"], strict=True))
 
 
-def require_same_questions(test: str, a: pd.Series, b: pd.Series) -> None:
+def require_same_questions(test: str, a: dict[str, str], b: dict[str, str]) -> None:
     """Raise :class:`InputError` if what two sides answered under the name of a test set has other gold answers."""
-    both = pd.concat([a, b], axis=1, join="inner", keys=("a", "b"))
-    for id, one, other in both.loc[both["a"] != both["b"]].itertuples():
-        raise InputError(
-            f"{test}: the two sides answered different questions, {id} with the gold answers {one!r} and {other!r}: "
-            "evaluate both on the same version of the test set"
-        )
+    for id in a:
+        if b.get(id, a[id]) != a[id]:
+            raise InputError(
+                f"{test}: the two sides answered different questions, {id} with the gold answers {a[id]!r} and "
+                f"{b[id]!r}: evaluate both on the same version of the test set"
+            )
 
 
 def read_side(name: str, results: Path, decoding: str, study: str | None = None) -> Side:

@@ -180,7 +180,7 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
         answers = read_side(name, results, decoding).answers
         if questions.name not in answers:
             raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
-        known = pd.Series({record.id: record.answer for record in questions.records}, dtype=object)
+        known = {record.id: record.answer for record in questions.records}
         require_same_questions(questions.name, gold_of(answers[questions.name]), known)
         return Scored(label, answers[questions.name], pd.DataFrame(columns=UNMATCHED))
     lines, unmatched, answered = [], [], set[str]()
