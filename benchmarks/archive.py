@@ -18,7 +18,6 @@ import lzma
 import shutil
 import tarfile
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +40,6 @@ RECORDED = (
 LOGS = f"runs/*/*/*/{LOG}"
 ANSWERS = "runs/*/*/*/predictions/*.parquet"
 LOGGED_STEPS = 100  # lines of training steps that an archived log keeps; all other lines stay
-FILE, ROW = "file", "row"  # columns of the archived predictions: where each row was
 
 
 def pack(folder: Path, target: Path) -> Path:
@@ -132,24 +130,20 @@ def _files(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def _joined(folder: Path, answers: Iterable[Path]) -> bytes:
-    """Return all predictions as one Parquet file. Rows are sorted by question, so that what different runs answer to
-    the same one compresses together; ``file`` and ``row`` say where each was. Parquet itself does not compress them:
-    the archive does, and better."""
+    """Return all predictions as one Parquet file, which knows the length and the columns of each. Parquet itself does
+    not compress it: the archive does, and better."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables, columns = [], {}
+    tables, files = [], {}
     for path in answers:
-        table, name = pq.read_table(path), str(path.relative_to(folder))
-        columns[name] = table.column_names
-        rows = pa.array(range(len(table)), pa.int32())
-        table = table.append_column(FILE, pa.array([name] * len(table))).append_column(ROW, rows)
+        table = pq.read_table(path)
+        files[str(path.relative_to(folder))] = len(table), table.column_names
         tables.append(table.replace_schema_metadata(None))
     table = pa.concat_tables(tables, promote_options="permissive")
-    table = table.sort_by([("test", "ascending"), ("id", "ascending"), (FILE, "ascending"), (ROW, "ascending")])
-    table = table.replace_schema_metadata({"columns": json.dumps(columns)})
+    table = table.replace_schema_metadata({"files": json.dumps(files)})
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="none")
+    pq.write_table(table, buffer, compression="none", row_group_size=len(table))
     return buffer.getvalue()
 
 
@@ -166,14 +160,14 @@ def _restore(archive: Path, folder: Path) -> None:
     if not joined.is_file():
         return
     table = pq.read_table(joined)
-    columns = json.loads(table.schema.metadata[b"columns"])
-    table = table.sort_by([(FILE, "ascending"), (ROW, "ascending")])
-    rows = Counter(table[FILE].to_pylist())  # in the order of the table
+    files = (table.schema.metadata or {}).get(b"files")
+    if files is None:
+        raise BrokenRecord(f"{archive} was packed by an older version: unpack it with that, and pack it again")
     start = 0
-    for name, count in rows.items():
+    for name, (count, columns) in json.loads(files).items():
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise BrokenRecord(f"{archive} has a file outside its folder ({name}): do not use it")
-        predictions = table.slice(start, count).select(columns[name]).replace_schema_metadata(None)
+        predictions = table.slice(start, count).select(columns).replace_schema_metadata(None)
         start += count
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(predictions, folder / name, compression="zstd")

@@ -138,14 +138,23 @@ def test_archives_hold_no_paths_outside_their_folder(folder: Path, tmp_path: Pat
 
 def test_predictions_are_restored_in_their_folder_alone(tmp_path: Path) -> None:
     name = "../outside.parquet"
-    table = pa.table({"file": [name], "row": [0], "id": ["a"]})
-    pq.write_table(table.replace_schema_metadata({"columns": json.dumps({name: ["id"]})}), tmp_path / PREDICTIONS)
+    table = pa.table({"id": ["a"]}).replace_schema_metadata({"files": json.dumps({name: (1, ["id"])})})
+    pq.write_table(table, tmp_path / PREDICTIONS)
     (tmp_path / "fake").mkdir()
     with tarfile.open(tmp_path / "fake" / ARCHIVE, "w:xz") as made:
         made.add(tmp_path / PREDICTIONS, PREDICTIONS)
     with pytest.raises(BrokenRecord, match=r"has a file outside its folder \(\.\./outside\.parquet\)"):
         unpack(tmp_path / "fake", tmp_path / "new")
     assert not (tmp_path / "outside.parquet").exists()
+
+
+def test_archives_of_an_older_version_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"file": ["a.parquet"], "row": [0], "id": ["a"]}), tmp_path / PREDICTIONS)
+    (tmp_path / "fake").mkdir()
+    with tarfile.open(tmp_path / "fake" / ARCHIVE, "w:xz") as made:
+        made.add(tmp_path / PREDICTIONS, PREDICTIONS)
+    with pytest.raises(BrokenRecord, match="was packed by an older version: unpack it with that, and pack it again"):
+        unpack(tmp_path / "fake", tmp_path / "new")
 
 
 def test_results_are_not_packed_into_themselves(folder: Path) -> None:
