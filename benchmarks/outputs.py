@@ -81,17 +81,23 @@ class Scores:
 
 
 def score(
-    names: Sequence[str], test: str | None, scorer: str | None, results: Path, decoding: str = "default"
+    names: Sequence[str],
+    test: str | None,
+    scorer: str | None,
+    results: Path,
+    decoding: str = "default",
+    study: str | None = None,
 ) -> Scores:
     """Score files of outputs, and test all pairs of them, and of runs, over the questions that both answered. A name
-    that is no file names a run or row, as for :func:`benchmarks.comparison.compare`. The questions and gold answers are
-    those of the test set ``test``, or, with a ``scorer`` instead, those that the first file brings along (`question`
-    and `gold`). Raise :class:`InputError` if a file cannot be read or matches no question."""
+    that is no file names a run or row, as for :func:`benchmarks.comparison.compare`; folders that it names hold results
+    of ``study``, if it is given. The questions and gold answers are those of the test set ``test``, or, with a
+    ``scorer`` instead, those that the first file brings along (`question` and `gold`). Raise :class:`InputError` if a
+    file cannot be read or matches no question."""
     if (test is None) == (scorer is None):
         raise InputError("name the test set that was answered (--test), or a --scorer if the file has its own `gold`")
     questions = questions_of_test(test) if test else _own_questions(Path(names[0]), str(scorer))
     labels = _labels(names)
-    rows = [_scored(label, name, questions, results, decoding) for name, label in labels.items()]
+    rows = [_scored(label, name, questions, results, decoding, study) for name, label in labels.items()]
     correct = {row.label: correctness(row.verdicts) for row in rows}
     unmatched = [row.unmatched.assign(outputs=row.label) for row in rows]
     shares = pd.DataFrame({row.label: row.verdicts.groupby("id")["correct"].mean() for row in rows})
@@ -173,11 +179,11 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return rows
 
 
-def _scored(label: str, name: str, questions: Questions, results: Path, decoding: str) -> Scored:
+def _scored(label: str, name: str, questions: Questions, results: Path, decoding: str, study: str | None) -> Scored:
     if not Path(name).exists() and (":" in name or TRACKED.fullmatch(name)):  # a run or row
         if not questions.is_test:
             raise InputError(f"{name}: runs answer test sets, so they can only be compared under --test")
-        answers = read_side(name, results, decoding).answers
+        answers = read_side(name, results, decoding, study).answers
         if questions.name not in answers:
             raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
         known = {record.id: record.answer for record in questions.records}

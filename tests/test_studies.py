@@ -258,6 +258,7 @@ def test_schema_is_up_to_date() -> None:
         ({"seeds": [2**64]}, "seeds"),
         (_row(blocks=["other"]) | {"blocks": TWO_BLOCKS}, "no row is in block 'equation': name it in the `blocks`"),
         (_row(training={"epochz": 1}), "equation/cot, training: no key `epochz`; did you mean `epochs`"),
+        (_row(training={"lr": 1e-3}), "no key `lr`; did you mean `learning_rate`"),
         (_row(engine={"gpu": 2}), "equation/cot, engine: no key `gpu`; did you mean `gpus`"),
         (
             _decodings(default={}, mean={"only": ["colr"]}),

@@ -147,6 +147,9 @@ def score(
     ] = None,
     results: Results = RESULTS,
     decoding: Annotated[str, typer.Option(help="Decoding of the runs.")] = "default",
+    study: Annotated[
+        str | None, typer.Option(help="The study whose results named folders hold; default: the folder's name.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write table, scores and verdicts to this folder.")] = None,
 ) -> None:
     """Score outputs of any model, and test them against others.
@@ -156,7 +159,7 @@ def score(
     """
     from benchmarks import outputs
 
-    scores = outputs.score(names, test, scorer, results, decoding)
+    scores = outputs.score(names, test, scorer, results, decoding, study)
     if output is not None:
         outputs.write(scores, output)
     typer.echo(outputs.render(scores))

@@ -22,6 +22,7 @@ from methods.errors import InputError, suggestion
 Settings = TypeVar("Settings", bound=BaseModel)
 POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 OLD_NUMBER = re.compile(r"[-+]?0[\d_]+$|.*:")  # octal or sexagesimal, which YAML 1.2 reads otherwise
+SHORT = {"lr": "learning_rate", "bs": "batch_size"}  # names that have others near them
 NEEDED = {  # what a value must be in YAML's terms, by pydantic's type of error; for others, pydantic says it
     "float_type": "a number",
     "int_type": "a whole number",
@@ -206,7 +207,7 @@ def _unknown(key: str, models: Sequence[type[BaseModel]]) -> str:
     """Return the message for a key that is not a field of ``models``, which has one model, or none that is known."""
     fields = [field for model in models for field in model.model_fields]
     kind = "option" if any(issubclass(model, MethodOptions) for model in models) else "key"
-    return f"no {kind} `{key}`" + (suggestion(key, fields) or f"; known: {', '.join(fields) or 'none'}")
+    return f"no {kind} `{key}`" + (suggestion(SHORT.get(key, key), fields) or f"; known: {', '.join(fields) or 'none'}")
 
 
 def _shown(value: Any) -> str:
