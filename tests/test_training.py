@@ -353,6 +353,13 @@ def test_weights_of_stages_are_kept_where_that_is_asked(
     assert train(keeping, results)["weights_sha256"] == kept["weights_sha256"] and first.exists()
 
 
+def test_a_run_of_other_settings_is_not_replaced_silently(results: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As by a copy of a study's file that kept its name."""
+    for rate in (1e-3, 2e-3):
+        train(run_of(small_study(ROWS, training={"epochs": 0.1, "learning_rate": rate}), "cot_sft"), results)
+    assert "equation/cot_sft/s0 was trained with other settings, data or code" in caplog.text
+
+
 def test_a_warm_up_that_does_not_end_is_told(results: Path, caplog: pytest.LogCaptureFixture) -> None:
     spec = run_of(small_study(ROWS, training={"warmup_steps": 21}), "cot_sft")
     train(spec, results)

@@ -48,6 +48,7 @@ def restore_finished(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
         left = {paths.weights: record["weights_sha256"]}
         left |= {paths.stage_weights(at): stage.get("weights_sha256") for at, stage in enumerate(record["stages"])}
         if record["key"] != training_key(spec, paths, parent):
+            log.warning("%s was trained with other settings, data or code: it is trained anew in its place", spec.id)
             return None
         if any(read_weights(path).metadata[DIGEST] != digest for path, digest in left.items() if digest):
             return None
