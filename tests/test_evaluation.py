@@ -83,7 +83,7 @@ def test_all_questions_are_answered_with_weights_in_the_runs_precision(
 ) -> None:
     """Weights are cast once, because a CUDA graph needs them to stay in place."""
     engine = EngineSpec.model_validate({"precision": precision})
-    settings = SimpleNamespace(engine=engine, evaluation=SimpleNamespace(batch_size=2))
+    settings = SimpleNamespace(id="run", engine=engine, evaluation=SimpleNamespace(batch_size=2))
     monkeypatch.setattr(inference, "trained_method", lambda *_: Noting())
     method = load_for_inference(cast(RunSpec, settings), Path())
     assert isinstance(method, Noting)

@@ -220,7 +220,7 @@ def test_empty_steps_carry_no_loss_but_are_thought() -> None:
 @pytest.mark.parametrize(("steps", "counted"), [("nonempty", 7), ("all", 9)])
 def test_the_l1_norm_counts_r_of_the_steps_it_is_told_to(steps: str, counted: int) -> None:
     """There are three examples with three steps each, two of which are empty."""
-    method = make(sparsity={"weight": 0.5, "steps": steps})
+    method = make(sparsity={"weight": 0.5, "maximum": 1.0, "steps": steps})
     batch = method.collate(EXAMPLES, CONTEXT)
     mean = method.encode_r(batch.tensors)[0].flatten(0, 1)
     norms = mean.abs().sum(1) if steps == "all" else mean.abs().sum(1)[batch["spoken_rows"]]

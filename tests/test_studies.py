@@ -15,7 +15,15 @@ from benchmarks.files import BrokenRecord
 from benchmarks.paper.numbers import paper_table
 from benchmarks.records.results import load_collected
 from benchmarks.studies.runs import row_of, run_id
-from benchmarks.studies.study import STUDIES, Study, StudyError, load_study, parse_study, require_timed_figures, shipped
+from benchmarks.studies.study import (
+    STUDIES,
+    Study,
+    StudyError,
+    load_study,
+    parse_study,
+    require_figures_with_runs,
+    shipped,
+)
 from conftest import ROOT
 from methods.backbone import CONFIGURATIONS
 from methods.registry import get_method
@@ -428,12 +436,13 @@ def test_curves_that_no_run_would_have_are_refused_before_training() -> None:
     [("dimensions", "no row has any: add one of MarCos with R"), ("latents_curve", "there are none: add decodings")],
 )
 def test_figures_of_latents_that_no_row_has_are_refused_before_training(figure: str, said: str) -> None:
+    study = parse_study(MINIMAL | {"figures": [figure]}, "a rehearsal")
     with pytest.raises(StudyError, match=f"figure `{figure}` shows .* {said}"):
-        parse_study(MINIMAL | {"figures": [figure]}, "here")
+        require_figures_with_runs(study)
 
 
 @pytest.mark.parametrize("figure", ["pareto", "overview"])
 def test_figures_of_times_that_nothing_has_are_refused_before_training(figure: str) -> None:
     study = parse_study(MINIMAL | {"figures": [figure], "timing": None}, "a rehearsal")
     with pytest.raises(StudyError, match=f"figure `{figure}` shows accuracy against time, and no run is timed: set"):
-        require_timed_figures(study)
+        require_figures_with_runs(study)

@@ -321,7 +321,7 @@ def load_study(name: str) -> Study:
     finally:
         _READING.reset(token)
     _require_own_name(study.name, path)
-    require_timed_figures(study)
+    require_figures_with_runs(study)
     study._file = None if file.parent == STUDIES else str(path)
     return study
 
@@ -374,6 +374,17 @@ def require_drawable_figures(study: Study) -> None:
             "figure `curves` shows accuracy while training, and no run answers questions then: set "
             "`validation_questions` in `training`, or leave the figure out"
         )
+
+
+def require_figures_with_runs(study: Study) -> None:
+    """Raise StudyError if a figure is asked for that no run has the times or the latents for. Rehearsals, which time
+    nothing and leave out rows that are too large, keep such figures."""
+    costs = [figure for figure in (Figure.pareto, Figure.overview) if figure in study.figures]
+    if costs and not any("time" in run.tasks for run in study.sources.values()):
+        raise StudyError(
+            f"figure `{costs[0]}` shows accuracy against time, and no run is timed: set `timing`, or leave the figure "
+            "out"
+        )
     of_latents = [figure for figure in study.figures if figure in OF_LATENTS]
     if of_latents and not any(run.steerable_latents for run in study.runs.values()):
         raise StudyError(
@@ -386,17 +397,6 @@ def require_drawable_figures(study: Study) -> None:
         raise StudyError(
             "figure `latents_curve` shows answers with other numbers of latents, and there are none: add decodings "
             "such as `{options: {num_latents: 2}, only: [codi]}` to `evaluation`, or leave the figure out"
-        )
-
-
-def require_timed_figures(study: Study) -> None:
-    """Raise StudyError if a figure of times is asked for, and no run is timed. Rehearsals, which time nothing, keep
-    such figures."""
-    costs = [figure for figure in (Figure.pareto, Figure.overview) if figure in study.figures]
-    if costs and not any("time" in run.tasks for run in study.sources.values()):
-        raise StudyError(
-            f"figure `{costs[0]}` shows accuracy against time, and no run is timed: set `timing`, or leave the figure "
-            "out"
         )
 
 
