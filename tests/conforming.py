@@ -68,7 +68,7 @@ def contexts(method: Method) -> list[Context]:
 
 
 @torch.no_grad()
-def collated(method: Method, context: Context) -> Batch:
-    """Return the examples as a micro-batch of a stage."""
-    batch = method.collate(examples(), context)
+def collated(method: Method, context: Context, some: Sequence[Example] = ()) -> Batch:
+    """Return the examples, or some of them, as a micro-batch of a stage."""
+    batch = method.collate(list(some) or examples(), context)
     return method.collate_features(method.features(batch, context)) if context.stage.cached else batch
