@@ -92,37 +92,62 @@ class Summary:
 @lru_cache(maxsize=4)
 def summarise(records: StudyRecords, *decodings: str) -> Summary:
     """Aggregate the run records of some decodings, and test each block's rows against each other on every test set.
-    Most tables and figures of a study show the same decodings, so what was computed last is kept."""
-    study, frame = records.study, to_frame(records)
-    frame = frame.loc[frame["shown"] & frame["decoding"].isin(decodings)]
-    controls = {row.id for row in study.rows if row.control}
-    correct: dict[Key, pd.DataFrame] = {}  # one line per question, one column per training seed
-    for (block, row, decoding), group in groups(frame, KEYS[:3]):
-        by_test = records.correctness(block, row, decoding)
-        for test in group["test"].unique():
-            if test in by_test:
-                correct[Key(block, row, decoding, test)] = by_test[test]
+    What one decoding has is kept, as most tables and figures of a study show the same ones."""
+    comparisons, marks, pairs, against_controls = _default_tests(records)
+    found = {decoding: _of_decoding(records, decoding) for decoding in decodings}
+    keys = [key for key in _shown(records) if key.decoding in found]
+    about = {key: {"control": key.row in _controls(records.study), "mark": marks.get(key, "")} for key in keys}
+    lines = [found[key.decoding].lines[key] | about[key] for key in keys]
+    correct = {key: answers for key in keys if (answers := found[key.decoding].correct.get(key)) is not None}
+    # Not all options of a method that can think have it think, and without latents nothing is swapped
+    thinking = {key for key, line in zip(keys, lines, strict=True) if (line["latent_steps"] or 0) > 0}
+    swapping = {name for name, spec in records.study.evaluation.decodings.items() if spec.thoughts != "own"}
+    swapped = {key: answers for key, answers in correct.items() if key.decoding in swapping and key in thinking}
+    return Summary(_frame(lines, LINES), pairs, _against_own(swapped, correct), against_controls, comparisons)
+
+
+class _OfDecoding(NamedTuple):
+    """What the runs of a study have under one decoding: lines without marks, and which answers are correct (one line
+    per question, one column per training seed)."""
+
+    lines: dict[Key, dict[str, Any]]
+    correct: dict[Key, pd.DataFrame]
+
+
+@lru_cache(maxsize=2)
+def _shown(records: StudyRecords) -> dict[Key, list[dict[str, Any]]]:
+    """Return the lines of the runs that tables show, one list for all training seeds, in the study's order."""
+    frame, shown = to_frame(records), dict[Key, list[dict[str, Any]]]()
+    for line in frame.loc[frame["shown"]].astype(object).to_dict("records"):
+        shown.setdefault(Key(*(line[name] for name in KEYS)), []).append(line)
+    return shown
+
+
+@lru_cache(maxsize=16)
+def _of_decoding(records: StudyRecords, decoding: str) -> _OfDecoding:
+    """Aggregate the runs of each row over its training seeds, and read which of their answers are correct."""
+    shown = {key: lines for key, lines in _shown(records).items() if key.decoding == decoding}
+    rows = dict.fromkeys((key.block, key.row) for key in shown)
+    answers = {row: records.correctness(*row, decoding) for row in rows}
+    correct = {key: by_test[key.test] for key in shown if key.test in (by_test := answers[key.block, key.row])}
+    lines = {key: key._asdict() | _aggregate(lines, correct.get(key)) for key, lines in shown.items()}
+    return _OfDecoding(lines, correct)
+
+
+@lru_cache(maxsize=2)
+def _default_tests(records: StudyRecords) -> tuple[pd.DataFrame, dict[Key, str], pd.DataFrame, pd.DataFrame]:
+    """Return the planned comparisons, the rows' marks, all pairs of rows, and rows against controls."""
+    study, correct, controls = records.study, _of_decoding(records, "default").correct, _controls(records.study)
     comparisons = _comparisons(study, correct, controls)
     corrected = {
         (line["block"], line["test"], frozenset((line["a"], line["b"]))): line["p_holm"] for line in comparisons
     }
     marks, pairs = _rank({key: answers for key, answers in correct.items() if key.row not in controls}, corrected)
-    lines = []
-    for key, group in groups(frame, KEYS):
-        place = Key(*key)
-        about = {"control": place.row in controls, "mark": marks.get(place, "")}
-        lines.append(_aggregate(group, correct.get(place)) | about)
-    swapping = {name for name, spec in study.evaluation.decodings.items() if spec.thoughts != "own"}
-    # Not all options of a method that can think have it think, and without latents nothing is swapped
-    thinking = {Key(*key) for key in frame.loc[frame["latent_steps"].fillna(0) > 0, KEYS].to_numpy()}
-    swapped = {key: answers for key, answers in correct.items() if key.decoding in swapping and key in thinking}
-    return Summary(
-        lines=_frame(lines, LINES),
-        pairs=pairs,
-        swaps=_against_own(swapped, correct),
-        against_controls=_against_controls(correct, controls, corrected),
-        comparisons=_frame(comparisons, COMPARED),
-    )
+    return _frame(comparisons, COMPARED), marks, pairs, _against_controls(correct, controls, corrected)
+
+
+def _controls(study: Study) -> set[str]:
+    return {row.id for row in study.rows if row.control}
 
 
 def _frame(lines: list[dict[str, Any]], types: dict[str, str]) -> pd.DataFrame:
@@ -141,36 +166,44 @@ def groups(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[tuple[str, ..
         yield cast("tuple[str, ...]", key), cast("pd.DataFrame", group)
 
 
-def _aggregate(group: pd.DataFrame, correct: pd.DataFrame | None) -> dict[str, Any]:
-    first = group.head(1).to_dict("records")[0]
-    line = {key: first[key] for key in (*KEYS, "title")}
-    line["status"] = first["status"] if len(set(group["status"])) == 1 else "partial"
-    line |= {column: _by_run(group, column) for column in ("reason", "warning")}
-    line["dead_trainings"] = group["dead_latents"].eq(True).sum()
-    line |= {name: group[name].mean() for name in MEANS} | {name: group[name].max() for name in COUNTS}
-    done = group.dropna(subset="accuracy_mean")
+def _aggregate(runs: list[dict[str, Any]], correct: pd.DataFrame | None) -> dict[str, Any]:
+    statuses = {run["status"] for run in runs}
+    line = {"title": runs[0]["title"], "status": statuses.pop() if len(statuses) == 1 else "partial"}
+    line |= {column: _by_run(runs, column) for column in ("reason", "warning")}
+    line["dead_trainings"] = sum(run["dead_latents"] is True for run in runs)
+    line |= {name: _mean(runs, name) for name in MEANS}
+    line |= {name: max(_known(runs, name), default=None) for name in COUNTS}
+    done = [run for run in runs if pd.notna(run["accuracy_mean"])]
     line["training_seeds"] = len(done)
     if correct is not None:
-        line |= {"stochastic": done["stochastic"].any(), "decoding_spread": done["accuracy_std"].mean()}
-        line["accuracy"] = done["accuracy_mean"].mean()
+        line["stochastic"] = any(run["stochastic"] for run in done)
+        line |= {"decoding_spread": _mean(done, "accuracy_std"), "accuracy": _mean(done, "accuracy_mean")}
         line |= _spread(done)
         line["low"], line["high"] = statistics.interval(correct)
     return line
 
 
-def _by_run(group: pd.DataFrame, column: str) -> str | None:
-    """Join the texts that a group's runs have in a column."""
-    saying = group.loc[:, ["run", column]].dropna(subset=column)
-    texts = [f"{run}: {text}" for run, text in zip(saying["run"], saying[column], strict=True)]
+def _known(runs: list[dict[str, Any]], column: str) -> list[Any]:
+    return [run[column] for run in runs if pd.notna(run[column])]
+
+
+def _mean(runs: list[dict[str, Any]], column: str) -> float | None:
+    known = _known(runs, column)
+    return sum(known) / len(known) if known else None
+
+
+def _by_run(runs: list[dict[str, Any]], column: str) -> str | None:
+    """Join the texts that runs have in a column."""
+    texts = [f"{run['run']}: {run[column]}" for run in runs if pd.notna(run[column])]
     return "; ".join(dict.fromkeys(texts)) or None
 
 
-def _spread(done: pd.DataFrame) -> dict[str, Any]:
+def _spread(done: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the spread over training seeds if there are several, else over decoding seeds if anything is drawn."""
     if len(done) > 1:
-        values = done["accuracy_mean"].tolist()
+        values = [run["accuracy_mean"] for run in done]
         return {"spread": statistics.sample_std(values), "spread_over": f"{len(done)} training seeds"}
-    only = done.head(1).to_dict("records")[0]
+    (only,) = done
     if not only["stochastic"]:
         return {"spread_over": "nothing drawn"}
     over = f"{only['n_seeds']} decoding seeds" if only["n_seeds"] > 1 else "one seed"
