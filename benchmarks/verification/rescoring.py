@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,9 +70,15 @@ def _plain(frame: pd.DataFrame, column: str) -> pd.Series:
 def _questions(frame: pd.DataFrame, form: Form) -> list[str]:
     """Return the question of each answer. Only questions that their scorer reads are loaded; others are empty."""
     scorers = {test: scorer_of(test) for test in frame["test"].unique()}
-    read = [test for test, scorer in scorers.items() if scorer.reads_steps or scorer.reads_question]
-    texts = {(test, row.id): row.question for test in read for row in load_records(test, form, "test")}
-    return [texts.get(key, "") for key in zip(frame["test"], frame["id"], strict=True)]
+    read = {test: scorer.reads_steps or scorer.reads_question for test, scorer in scorers.items()}
+    texts = {test: _texts(test, form) if needed else {} for test, needed in read.items()}
+    return [texts[test].get(id, "") for test, id in zip(frame["test"], frame["id"], strict=True)]
+
+
+@lru_cache(maxsize=8)
+def _texts(test: str, form: Form) -> dict[str, str]:
+    """Return the questions of a test set by their ids: generating them can take longer than scoring their answers."""
+    return {record.id: record.question for record in load_records(test, form, "test")}
 
 
 def _means(place: str, frame: pd.DataFrame, recorded: dict[str, Any]) -> Iterator[str]:
