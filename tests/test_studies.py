@@ -433,9 +433,13 @@ def test_curves_that_no_run_would_have_are_refused_before_training() -> None:
 
 @pytest.mark.parametrize(
     ("figure", "said"),
-    [("dimensions", "no row has any: add one of MarCos with R"), ("latents_curve", "there are none: add decodings")],
+    [
+        ("dimensions", "no row has any: add one of MarCos with R"),
+        ("latents_curve", "there are none: add decodings"),
+        ("sweeps", "there is none: add such rows"),
+    ],
 )
-def test_figures_of_latents_that_no_row_has_are_refused_before_training(figure: str, said: str) -> None:
+def test_figures_of_what_no_row_has_are_refused_before_training(figure: str, said: str) -> None:
     study = parse_study(MINIMAL | {"figures": [figure]}, "a rehearsal")
     with pytest.raises(StudyError, match=f"figure `{figure}` shows .* {said}"):
         require_figures_with_runs(study)

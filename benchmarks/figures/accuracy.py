@@ -376,36 +376,10 @@ class SweepsFigure(FigureBuilder):
             )
         return pd.DataFrame(lines).sort_values(["option", "value"], kind="stable").reset_index(drop=True)
 
-    def _trained_alike(self, row: Row) -> bool:
-        """Return whether a row is of the first row's method and has its training and backbone in each block."""
-        if row.method != self.default.method:
-            return False
-        for block in self.study.blocks:
-            runs, firsts = (self.study.trainings(block.id, id) for id in (row.id, self.default.id))
-            for run, first in zip(runs, firsts, strict=False):  # none where the block lacks a row
-                if (run.training, run.backbone) != (first.training, first.backbone):
-                    return False
-        return True
-
     @cached_property
     def _points(self) -> list[tuple[Block, str, float, Row]]:
         """The blocks, each with an option, a value and the row that has it there."""
-        return [(block, *point) for block in self.study.blocks for point in self._points_of(block)]
-
-    def _points_of(self, block: Block) -> Iterator[tuple[str, float, Row]]:
-        """Yield option, value and row. The first row is a point of every option in which another row differs."""
-        base = self.study.options_of(block, self.default).model_dump()
-        swept: dict[str, None] = {}
-        for row in self.study.rows[1:]:
-            options = self.study.options_of(block, row).model_dump()
-            changed = {key: value for key, value in options.items() if value != base.get(key)}
-            if not self._trained_alike(row) or len(changed) != 1:
-                continue
-            option, value = next(iter(changed.items()))
-            if type(value) in (int, float):
-                yield option, value, row
-                swept[option] = None
-        yield from ((option, base[option], self.default) for option in swept)
+        return [(block, *point) for block in self.study.blocks for point in self.study.swept(block)]
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         options = list(dict.fromkeys(option for _, option, _, _ in self._points if option in set(data["option"])))

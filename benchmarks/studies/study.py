@@ -288,6 +288,34 @@ class Study(Strict):
         fields = self.evaluation.model_dump() | {"tests": self.tests_of(block), "decodings": decodings}
         return validate_settings(EvaluationSpec, fields, f"{block.id}/{row.id}, evaluation")
 
+    def swept(self, block: Block) -> Iterator[tuple[str, float, Row]]:
+        """Yield option, value and row for all rows of a block that differ from the study's first row in one number
+        among their options and nothing else. The first row itself is yielded for each option that another one has
+        otherwise."""
+        first = self.rows[0]
+        base, options = self.options_of(block, first).model_dump(), dict[str, None]()
+        for row in self.rows[1:]:
+            own = self.options_of(block, row).model_dump()
+            changed = {key: value for key, value in own.items() if value != base.get(key)}
+            if not self._trained_alike(row, first) or len(changed) != 1:
+                continue
+            option, value = next(iter(changed.items()))
+            if type(value) in (int, float):
+                yield option, value, row
+                options[option] = None
+        yield from ((option, base[option], first) for option in options)
+
+    def _trained_alike(self, row: Row, other: Row) -> bool:
+        """Return whether two rows are of one method, and have the same training and backbone in each block."""
+        if row.method != other.method:
+            return False
+        for block in self.blocks:
+            runs, others = (self.trainings(block.id, id) for id in (row.id, other.id))
+            for run, one in zip(runs, others, strict=False):  # none where the block lacks a row
+                if (run.training, run.backbone) != (one.training, one.backbone):
+                    return False
+        return True
+
 
 def require_run(study: Study, called: str, run: str) -> None:
     """Raise an error that lists the study's runs if there is no such run. ``called``: how the user named the study."""
@@ -390,6 +418,12 @@ def require_figures_with_runs(study: Study) -> None:
         raise StudyError(
             f"figure `{of_latents[0]}` shows latents that can be set by hand, and no row has any: add one of MarCos "
             "with R, or leave the figure out"
+        )
+    if Figure.sweeps in study.figures and not any(list(study.swept(block)) for block in study.blocks):
+        raise StudyError(
+            f"figure `sweeps` shows rows that differ from the first, {study.rows[0].id!r}, in one number among their "
+            "options and nothing else, and there is none: add such rows, as in workflows/config/sweeps.yaml, or leave "
+            "the figure out"
         )
     if Figure.latents_curve in study.figures and not any(
         spec.options for run in study.runs.values() for spec in run.evaluation.decodings.values()
