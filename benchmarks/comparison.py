@@ -20,6 +20,7 @@ from benchmarks.files import BrokenRecord
 from benchmarks.records.provenance import kernels_of
 from benchmarks.records.results import StudyRecords, read_study, require_records, to_frame
 from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
+from benchmarks.scoring.scorers import other_versions
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, load_study, require_run, shipped, study_of_folder
@@ -141,7 +142,8 @@ def _recorded(name: str, results: Path, decoding: str, held: str | None) -> Side
         label = f"{study.name}:{place} ({Paths(results, study.sources[place]).run})"
     else:
         seeds = ", ".join(f"s{run.seed}" for run in runs)
-        label = f"{study.name}:{place} ({len(runs)} training{'s' * (len(runs) > 1)}: {seeds})"
+        where = results / study.name
+        label = f"{study.name}:{place} ({len(runs)} training{'s' * (len(runs) > 1)}: {seeds}; {where})"
     return Side(label, metrics, by_test, tuple(kernels))
 
 
@@ -161,6 +163,11 @@ def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) 
             f"{run.id} of study {records.study.name} has no answers in {results.absolute()} "
             f"({record.problems['evaluate']}): run `{home.command(task, results, run.id)}`"
             f"{', then `evaluate`' if task == 'train' else ''}"
+        )
+    if older := other_versions(record.evaluate.scorers):
+        raise InputError(
+            f"{run.id} of study {records.study.name} was scored by another version of the scorer than today's "
+            f"({', '.join(older)}): run `marcos-bench rescore {results / home.name}` first"
         )
     if (answers := records.answers_of(run, decoding, ANSWERS)) is None:
         known = ", ".join(record.evaluate.predictions)

@@ -15,8 +15,8 @@ from benchmarks.records.provenance import kernels_of, provenance
 from benchmarks.records.results import StudyRecords, read_collected, with_starts
 from benchmarks.records.schema import RunRecords
 from benchmarks.records.summary import COUNTS, KEYS, OWN, summarise
+from benchmarks.scoring.scorers import other_versions
 from benchmarks.tables.base import ExternalRows, about_published, published_line, published_rows
-from benchmarks.verification.rescoring import other_versions
 from methods.errors import InputError, suggestion
 
 MADE = ("Hardware", "Kernels", "Versions", "Commit")  # what a legend says of others' results

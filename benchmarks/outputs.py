@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
@@ -22,7 +24,7 @@ from benchmarks.data.cards import Card
 from benchmarks.data.records import first_alike
 from benchmarks.files import json_rows, read_text, sha256, shortened, write_texts
 from benchmarks.records.schema import PublishedScores, ScoredBy
-from benchmarks.records.statistics import compare_rows, correctness, interval
+from benchmarks.records.statistics import PAIR, correctness, family, interval
 from benchmarks.scoring import SCORERS, Reference, Score, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Form
@@ -51,6 +53,11 @@ class Questions:
         """For each id, that of the first question that is the same."""
         ids = [record.id for record in self.records]
         return dict(zip(ids, first_alike(ids, [record.question for record in self.records]), strict=True))
+
+    def knows(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a line's `id` or `index` is that of a question here: files of other people may number a file's
+        questions anew."""
+        return self.is_test or not isinstance(row.get("question"), str)
 
     def score(self, record: Record, text: str) -> Score:
         """Score an answer to one of the questions."""
@@ -104,10 +111,20 @@ def score(
     return Scores(
         questions=questions,
         lines=pd.DataFrame([_line(row, correct[row.label], len(questions.records)) for row in rows]),
-        tests=compare_rows(correct),
+        tests=_tests(correct),
         unmatched=pd.concat(unmatched, ignore_index=True).reindex(columns=["outputs", *UNMATCHED]),
         shares=shares.reindex([record.id for record in questions.records]).rename_axis("id").reset_index(),
     )
+
+
+def _tests(correct: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Test all pairs of rows, those apart that share no question."""
+    pairs = [(a, b, bool(len(correct[a].index.intersection(correct[b].index)))) for a, b in combinations(correct, 2)]
+    tests = family([(correct[a], correct[b]) for a, b, shared in pairs if shared])
+    nothing = {"n": 0, "difference": np.nan, "p_value": np.nan, "p_holm": np.nan, "kind": "no shared question"}
+    found = iter(tests)
+    lines = [{"a": a, "b": b, **(next(found) if shared else nothing)} for a, b, shared in pairs]
+    return pd.DataFrame(lines, columns=PAIR)
 
 
 def score_published(study: Study, results: Path) -> list[PublishedScores]:
@@ -137,7 +154,8 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"{twice[0]} is given twice: name each file or run once")
     stems = [Path(name).stem if Path(name).is_file() else name for name in names]
-    return {name: name if stems.count(stem) > 1 else stem for name, stem in zip(names, stems, strict=True)}
+    unclear = {stem for stem in stems if stems.count(stem) > 1} | {"id"}  # which is a column beside them
+    return {name: name if stem in unclear else stem for name, stem in zip(names, stems, strict=True)}
 
 
 def questions_of_test(test: str) -> Questions:
@@ -203,7 +221,8 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
         verdict = questions.score(record, row["output"])
         scores = (verdict.extracted, verdict.correct, verdict.strict)
         lines.append((record.id, questions.same_as[record.id], record.answer, row["output"], *scores))
-    indices = {row["index"] for _, row in _rows(Path(name)) if isinstance(row.get("index"), int)}
+    rows = [row for _, row in _rows(Path(name)) if "id" not in row and isinstance(row.get("index"), int)]
+    indices = {row["index"] for row in rows if questions.knows(row)}
     if indices == {*range(1, len(questions.records) + 1)}:
         raise InputError(f"{name}: `index` counts from 0, and here it seems to count from 1: subtract 1 from each")
     if not lines:
@@ -222,7 +241,7 @@ def _match(
     """Return the question that a line answers, or why there is none. The question that a line repeats must be that of
     its id or index: otherwise the file may be of another version of the test set."""
     text = row.get("question")
-    known = questions.is_test or not isinstance(text, str)  # files of other people may number a file's questions anew
+    known = questions.knows(row)
     if "id" in row and (known or str(row["id"]) in by_id):
         record, named = by_id.get(str(row["id"])), f"id {shortened(row['id'])}"
     elif "index" in row and known:
@@ -271,7 +290,8 @@ def render(scores: Scores) -> str:
         tests = []
         for test in scores.tests.to_dict("records"):
             p = DASH if pd.isna(test["p_holm"]) else f"{test['p_holm']:.2g}"
-            tests.append([test["a"], test["b"], test["n"], points(test["difference"]), p, test["kind"]])
+            difference = DASH if pd.isna(test["difference"]) else points(test["difference"])
+            tests.append([test["a"], test["b"], test["n"], difference, p, test["kind"]])
         headers = ["A", "B", "n", "A - B (points)", "p (Holm)", "test"]
         parts += ["## Paired tests over the same questions"]
         parts += [tabulate(tests, headers, tablefmt="pipe", disable_numparse=True)]
@@ -301,4 +321,6 @@ def write(scores: Scores, folder: Path) -> list[Path]:
         **({"paired_tests.csv": scores.tests.to_csv(index=False)} if len(scores.tests) else {}),
         "verdicts.csv": scores.shares.to_csv(index=False, float_format="%g"),
     }
+    if not len(scores.tests):
+        (folder / "paired_tests.csv").unlink(missing_ok=True)  # of other files
     return write_texts(folder, texts)

@@ -132,6 +132,14 @@ def test_answers_to_different_questions_are_not_compared(folder: Path, tmp_path:
         compare(*names, Path(), None, "default", "fake")
 
 
+def test_answers_that_an_older_scorer_judged_are_not_compared(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "fake", tmp_path / "fake")
+    path = tmp_path / "fake/runs/equation/cot/s0/evaluate.json"
+    write_json(path, read_json(path) | {"scorers": {"alpha": {"name": "number", "version": "0"}}})
+    with pytest.raises(InputError, match=r"scored by another version .* \(alpha\): run `marcos-bench rescore .*fake`"):
+        compare("fake:equation/marcos/s0", "fake:equation/cot/s0", tmp_path, None, "default")
+
+
 def test_test_set_and_decoding_on_the_command_line(folder: Path) -> None:
     runs = ("compare", "fake:text/marcos/s0", "fake:equation/marcos/s0", "--results", folder)
     shown = invoke(*runs, "--test", "beta", "--decoding", "mean_r").output

@@ -87,6 +87,28 @@ def test_pairs_are_tested_over_shared_questions(tmp_path: Path, records: list[An
     assert verdicts[["right", "wrong"]].sum().tolist() == [8, 0] and verdicts.count().tolist() == [8, 6]
 
 
+def test_an_index_from_one_is_no_fault_where_ids_or_texts_say_what_is_answered(
+    tmp_path: Path, records: list[Any]
+) -> None:
+    every = load_records(TEST, "equation", "test")
+    named = [{"id": record.id, "index": at, "output": ""} for at, record in enumerate(every, 1)]
+    assert scored(lines(tmp_path / "a.jsonl", named)).lines.iloc[0]["n"] == len(every)
+    own = [{"question": f"{at}?", "gold": "1", "index": at, "output": "1"} for at in (1, 2)]
+    assert scored(lines(tmp_path / "b.jsonl", own), test=None, scorer="number").lines.iloc[0]["n"] == 2
+
+
+def test_files_that_share_no_question_are_scored_and_not_tested(tmp_path: Path, records: list[Any]) -> None:
+    rows = [{"index": at, "output": record.answer} for at, record in enumerate(records)]
+    names = [lines(tmp_path / f"{name}.jsonl", part) for name, part in (("id", rows), ("a", rows[:4]), ("b", rows[4:]))]
+    found = scored(*names)
+    assert found.lines["accuracy"].tolist() == [1.0] * 3 and found.lines["outputs"][0] == names[0]
+    assert found.tests["kind"].tolist() == ["mcnemar", "mcnemar", "no shared question"]
+    assert "nan" not in render(found)
+    write(found, tmp_path / "written")
+    write(scored(names[1]), tmp_path / "written")
+    assert not (tmp_path / "written/paired_tests.csv").exists()  # it was of three files
+
+
 def test_a_file_may_bring_its_own_questions(tmp_path: Path) -> None:
     rows = [{"question": "1 2 * 3", "gold": "3 6", "output": "#### 3 6"}, {"question": "b", "gold": "2", "output": ""}]
     found = scored(lines(tmp_path / "a.jsonl", rows), test=None, scorer="text").lines.iloc[0]

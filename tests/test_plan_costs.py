@@ -178,6 +178,16 @@ def test_both_ways_to_fill_a_machine_are_compared(prepared: tuple[Study, Path]) 
     assert f"(MARCOS_BENCH_GPUS=8), {launched:,.2f} hours on the clock and {8 * launched:,.2f} GPU-hours" in text
 
 
+def test_runs_that_keep_their_engine_are_not_said_to_take_all_gpus(prepared: tuple[Study, Path]) -> None:
+    _, folder = prepared
+    asked = {"training": {"validation_questions": 8}}
+    plans = plan(small_study([PLANNED[0] | asked, PLANNED[1]]), folder)
+    gpu = GPU("made up", 100e9, 1e15, 1e15)
+    assert f"{plans[0].run.id} keep their engine, as they answer" in render(small_study(PLANNED[:2]), plans, gpu, 0.5)
+    text = render(small_study(PLANNED[:1]), plans[:1], gpu, 0.5)
+    assert "MARCOS_BENCH_GPUS changes none of them" in text and "one after the other" not in text
+
+
 def test_hours_are_near_those_that_a_gpu_took(without_files: None) -> None:
     """This is checked at 0.5B on an H200, whether the time is the GPU's or the host's.
 

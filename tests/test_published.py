@@ -154,6 +154,12 @@ def test_command_answers_a_test_set_and_score_reads_the_answers(
     assert found.lines.iloc[0]["n"] == 6
 
 
+def test_answers_that_could_not_be_written_are_refused_before_decoding(tmp_path: Path) -> None:
+    for place in (tmp_path, Path(__file__) / "answers.jsonl"):
+        run = invoke("published", "codi_gpt2", "--test", "embedded_in_domain", "--output", place, code=2)
+        assert "is a folder: name the file" in run.output or "test_published.py" in run.output
+
+
 def test_pickles_of_more_than_tensors_are_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": {}, "hyper_parameters": Path("anything")}, tmp_path / "last.ckpt")
     with pytest.raises(InputError, match="keep its tensors alone"):

@@ -197,6 +197,20 @@ def test_rows_of_one_title_are_all_there(tmp_path: Path) -> None:
     assert block["rows"] == ["w/o R", "w/o R"] and all(len(line["answers"]) == 2 for line in block["lines"])
 
 
+def test_a_row_whose_first_training_is_not_at_hand_has_the_answers_of_the_next(tmp_path: Path) -> None:
+    collected(study(rows=[{"id": "cot", "method": "cot_sft"}], seeds=[0, 1]), tmp_path)
+    shutil.rmtree(tmp_path / "fake/runs/text/cot/s0")
+    assert [block["name"] for block in questions(tmp_path, "fake")] == ["text", "equation"]
+
+
+@pytest.mark.parametrize(("name", "content"), [("collect.json", "{}"), ("frame.csv", ""), ("frame.csv", "a,b\n1,2\n")])
+def test_what_is_no_collection_is_named(name: str, content: str, tmp_path: Path) -> None:
+    collected(study(), tmp_path)
+    (tmp_path / "fake" / name).write_text(content, encoding="utf-8")
+    with pytest.raises(BrokenRecord, match=f"{name} is no .*: run `marcos-bench collect` again"):
+        questions(tmp_path, "fake")
+
+
 def test_text_of_models_is_no_html(tmp_path: Path) -> None:
     """What a model wrote is data, whatever it is, and ends no script."""
     made = study(rows=[{"id": "cot", "method": "cot_sft"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,16 @@ def test_written_files(fake: tuple[Study, Path]) -> None:
     pd.testing.assert_frame_equal(results.to_frame(loaded), frame)
     assert loaded.runs["text/cot/s0"].train is not None
     assert loaded.data["text"]["overlaps"]["alpha"]["shared_with_train"] == 20
+
+
+def test_what_was_collected_of_data_that_are_gone_is_kept(fake: tuple[Study, Path]) -> None:
+    """Archives hold no data: without this, `collect` on unpacked results would lose the titles of test sets."""
+    made, folder = fake
+    results.collect(made, folder)
+    shutil.rmtree(folder / "fake/data")
+    before = results.load_collected(made, folder).data
+    results.collect(made, folder)
+    assert results.load_collected(made, folder).data == before
 
 
 def test_a_collection_of_another_study_is_refused(fake: tuple[Study, Path]) -> None:

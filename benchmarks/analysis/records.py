@@ -80,16 +80,16 @@ def analysed(study: Study, every_row: bool = False) -> list[tuple[Block, Row, Ru
     return found
 
 
-def read_analysis(block: Block, row: Row, spec: RunSpec, results: Path) -> Analysis:
+def read_analysis(study: Study, block: Block, row: Row, spec: RunSpec, results: Path) -> Analysis:
     """Return a run's analysis, or raise :class:`BrokenRecord` if it is missing, broken or out of date."""
-    path = Paths(results, spec).analysis.absolute()
+    path, mend = Paths(results, spec).analysis.absolute(), study.home(spec).command("analyse", results, spec.id)
     try:
-        record = AnalysisRecord.model_validate(read_json(path, f"run `marcos-bench analyse {spec.study} {spec.id}`"))
+        record = AnalysisRecord.model_validate(read_json(path, f"run `{mend}`"))
     except ValidationError as error:
-        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): run `analyse` again") from error
+        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): run `{mend}` again") from error
     if record.digest != spec.digest("analyse"):
-        raise BrokenRecord(f"{path} was made from another specification: run `analyse {spec.study} {spec.id}` again")
+        raise BrokenRecord(f"{path} was made from another specification: run `{mend}` again")
     train = read_records(Paths(results, spec).run, spec).train  # None if the results were kept without this record
     if train and record.weights_sha256 not in (None, train.weights_sha256):
-        raise BrokenRecord(f"{path} was made from other weights: run `analyse {spec.study} {spec.id}` again")
+        raise BrokenRecord(f"{path} was made from other weights: run `{mend}` again")
     return Analysis(block, row, spec, path.parent, record)

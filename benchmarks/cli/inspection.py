@@ -186,11 +186,15 @@ def published(
     from benchmarks import published
     from benchmarks.processes import devices
 
+    if output is not None:  # what decoding took should not be lost
+        if output.is_dir():
+            raise InputError(f"{output} is a folder: name the file that answers are written to")
+        output.parent.mkdir(parents=True, exist_ok=True)
     devices.pin(1)
     result = published.evaluate(name, test, folder, latents)
+    typer.echo(published.render(result))
     if output is not None:
         published.write(result, output)
-    typer.echo(published.render(result))
 
 
 @app.command()

@@ -64,7 +64,7 @@ class LatentsFigure(FigureBuilder):
     def analyses(self) -> list[Analysis]:
         results = self.records.results
         runs = analysed(self.study, self.every_row)
-        analyses = [read_analysis(block, row, spec, results) for block, row, spec in runs]
+        analyses = [read_analysis(self.study, block, row, spec, results) for block, row, spec in runs]
         if not analyses:
             raise NothingToDraw(f"no row of {self.study.name} has latents that can be set by hand")
         return analyses

@@ -20,7 +20,10 @@ WORTH_A_NOTE = 0.05  # share of idle ranks, or of additional passes, that is wor
 
 
 def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> str:
-    shared = [f"Runs of {other}, not trained here: {', '.join(runs)}." for other, runs in study.shared.items()]
+    shared = [
+        f"Runs of {other}, trained first where they are missing (`marcos-bench plan {other}`): {', '.join(runs)}."
+        for other, runs in study.shared.items()
+    ]
     if not plans:
         return "\n".join([f"{study.name} trains no run of its own.", *shared])
     header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
@@ -82,6 +85,7 @@ def _filled(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]
     if all(plan.ranks >= MACHINE for plan in plans):
         return []
     every = [_on_all(plan) for plan in plans]
+    kept = [plan.run.id for plan, own in zip(plans, every, strict=True) if own.run.engine == plan.run.engine]
 
     def takes(plans: Sequence[RunPlan]) -> str:
         clock = makespan(plans, MACHINE, gpu, utilisation)
@@ -89,7 +93,13 @@ def _filled(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]
 
     pairs = zip(plans, every, strict=True)
     others = [plan.run.id for plan, own in pairs if own.run.digest("train") != plan.run.digest("train")]
+    if len(kept) == len(plans):
+        return [
+            f"All runs on {MACHINE} x {gpu.name}, side by side: {takes(plans)}. {GPUS_VARIABLE} changes none of them, "
+            "as runs that answer `validation_questions` keep their engine."
+        ]
     note = f" The latter makes other runs of {', '.join(others)}, by what else shares a pass." if others else ""
+    note += f" {', '.join(kept)} keep their engine, as they answer `validation_questions`." if kept else ""
     return [
         f"All runs on {MACHINE} x {gpu.name}: side by side, as the study has them, {takes(plans)}; one after the "
         f"other, each on all GPUs ({GPUS_VARIABLE}={MACHINE}), {takes(every)}.{note}"

@@ -16,7 +16,7 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from benchmarks.archive import refuse_packed
-from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_text
+from benchmarks.files import BrokenRecord, read_json, read_json_if_intact, read_parquet, write_json, write_text
 from benchmarks.records.schema import (
     EvaluateRecord,
     PublishedScores,
@@ -211,13 +211,18 @@ def read_collected(study: Study, results: Path) -> StudyRecords:
 
 
 def _data_record(study: Study, block: Block, results: Path) -> dict[str, Any]:
-    """Return a block's data record: the study's own, unless all of its runs belong to another study. Without one,
-    tables say neither which data a block has nor how many, and print test sets by their short names."""
+    """Return a block's data record: the study's own, unless all of its runs belong to another study. Where no data are
+    prepared, as in results that were unpacked, it is what was collected last. Without one, tables say neither which
+    data a block has nor how many, and print test sets by their short names."""
     homes = [source.study for source in study.sources.values() if source.block == block.id]
     home = study.name if study.name in homes or not homes else homes[0]
     try:
         return read_json(data_folder(results, home, block.id) / DONE)
     except BrokenRecord as error:
+        for name in (study.name, home):
+            held = read_json_if_intact(results / name / COLLECTED).get("data", {}).get(block.id, {})
+            if held and "problem" not in held:
+                return held
         return {"problem": str(error)}
 
 

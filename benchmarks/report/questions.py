@@ -7,40 +7,66 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import ValidationError
 
 from benchmarks.data import get_dataset, open_test
 from benchmarks.data.records import digest
 from benchmarks.data.sets import DATASETS
 from benchmarks.data.sources import Generated
-from benchmarks.files import read_json, read_parquet
+from benchmarks.files import BrokenRecord, read_json, read_parquet
 from benchmarks.records.results import MADE_BY, Collected
+from benchmarks.records.schema import first_problem
 from benchmarks.studies.paths import COLLECTED, DONE, data_folder
 
+FRAME = "frame.csv"
 COLUMNS = ("test", "id", "seed", "text", "gold", "correct", "n_steps")
 
 
 def questions(results: Path, study: str) -> list[dict[str, Any]]:
     """Return the blocks of a collected study with the answers of their rows: those of the first training and decoding
-    seed, under the default decoding. Rows without any are left out, and so are blocks.
+    seed that are at hand, under the default decoding. Rows without any are left out, and so are blocks.
 
     A block has its ``name``, the titles of its ``rows``, and a ``line`` for each question of each test set: the titles
     of the ``test``, the number of ``steps`` (None: unknown), the question's ``text`` (empty if it is not at hand), the
     ``gold`` answer, and by row its ``answers`` and whether that is ``right``.
     """
-    path = results / study / "frame.csv"
+    path = results / study / FRAME
     if not path.is_file():
         return []
-    held, frame = Collected.model_validate(read_json(results / study / COLLECTED)), pd.read_csv(path)
-    rows = frame.loc[frame["shown"]].dropna(subset="run").drop_duplicates(["block", "row"])
+    held = _collected(results / study)
+    try:
+        frame = pd.read_csv(path)
+        shown = frame.loc[frame["shown"]].dropna(subset="run")
+    except (ValueError, KeyError) as error:  # ValueError: from pandas
+        raise BrokenRecord(f"{path} is no frame of results ({error}): run `marcos-bench collect` again") from error
     blocks = []
-    for block, members in rows.groupby("block", sort=False):
-        answers = [(title, _answers(results, held, run)) for title, run in members[["title", "run"]].to_numpy()]
-        found = [(title.removeprefix("- "), frame) for title, frame in answers if frame is not None]
+    for block, members in shown.groupby("block", sort=False):
+        found: dict[str, tuple[str, pd.DataFrame]] = {}  # of each row, its first training that answered
+        for row, title, run in members[["row", "title", "run"]].drop_duplicates().to_numpy():
+            if row not in found and (answers := _answers(results, held, run)) is not None:
+                found[row] = title.removeprefix("- "), answers
         if found:
-            titles, frames = zip(*found, strict=True)
+            titles, frames = zip(*found.values(), strict=True)
             lines = _lines(frames, held.data.get(str(block), {}), data_folder(results, study, str(block)))
             blocks.append({"name": block, "rows": [*titles], "lines": lines})
     return blocks
+
+
+def studies_of_runs(results: Path, study: str) -> set[str]:
+    """Return the studies that made the runs of a collected study."""
+    if not (results / study / FRAME).is_file():
+        return set()
+    return {run.train.spec["study"] for run in _collected(results / study).runs.values() if run.train}
+
+
+def _collected(folder: Path) -> Collected:
+    try:
+        return Collected.model_validate(read_json(folder / COLLECTED))
+    except ValidationError as error:
+        raise BrokenRecord(
+            f"{folder / COLLECTED} is no collection of run records ({first_problem(error)}): run `marcos-bench "
+            "collect` again"
+        ) from error
 
 
 def _answers(results: Path, held: Collected, run: str) -> pd.DataFrame | None:
@@ -50,7 +76,7 @@ def _answers(results: Path, held: Collected, run: str) -> pd.DataFrame | None:
         return None
     spec = records.train.spec  # of the study that made the run, which may be another one
     path = results / spec["study"] / "runs" / spec["id"] / "predictions" / "default.parquet"
-    if not path.is_file():  # an archive has no run of another study
+    if not path.is_file():
         return None
     frame = read_parquet(path, records.evaluate.predictions["default"], MADE_BY, COLUMNS)
     return frame.loc[frame["seed"] == frame["seed"].min()].set_index(["test", "id"])

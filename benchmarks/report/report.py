@@ -18,7 +18,7 @@ from benchmarks.data import get_dataset
 from benchmarks.environment import environment, with_hardware
 from benchmarks.files import BrokenRecord, sha256, write_text
 from benchmarks.report.interactive import bundle, packed
-from benchmarks.report.questions import questions
+from benchmarks.report.questions import questions, studies_of_runs
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
@@ -78,6 +78,8 @@ def _write(path: Path, **content: object) -> None:
 def _questions(study: Path) -> bool:
     """Write the page of a study's questions, if there is an answer to any. Return whether there is."""
     with unpacked(study.parent, [study.name]) as results:
+        others = studies_of_runs(results, study.name) - {study.name}
+    with unpacked(study.parent, [study.name, *sorted(others)]) as results:
         blocks = questions(results, study.name)
     if blocks:
         _write(study / QUESTIONS, study=study.name, data=packed(json.dumps(blocks, ensure_ascii=False).encode()))

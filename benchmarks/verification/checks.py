@@ -23,14 +23,14 @@ from benchmarks.files import BrokenRecord, MissingKey, read_json
 from benchmarks.records.provenance import kernels_of
 from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import EvaluateRecord, Record, parsed
-from benchmarks.scoring.scorers import scorer_of
+from benchmarks.scoring.scorers import other_versions, scorer_of
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.runs import RunSpec, TaskName, settings_digest
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import rendered
 from benchmarks.verification.differences import changed_settings, changed_value, first_change, lost_row
-from benchmarks.verification.rescoring import other_versions, wrong_answers
+from benchmarks.verification.rescoring import wrong_answers
 from methods.registry import get_method
 
 SPEC = "spec.json"

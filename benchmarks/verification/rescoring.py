@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, 
 from benchmarks.records.results import read_collected, to_frame, write_collected
 from benchmarks.records.schema import EvaluateRecord, ScoredBy, parsed
 from benchmarks.scoring.diversity import draw_statistics
-from benchmarks.scoring.scorers import SCORES, score_frame, scorer_of, versions
+from benchmarks.scoring.scorers import SCORES, other_versions, score_frame, scorer_of, versions
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.specs import Form, Table
 from benchmarks.studies.study import Study
@@ -98,11 +98,6 @@ def _listed(value: list[float] | float | None) -> list[float]:
 
 
 # ---- scorers of other versions
-
-
-def other_versions(scorers: Mapping[str, ScoredBy]) -> list[str]:
-    """Return the test sets that another version of their scorer scored than today's."""
-    return [test for test, scorer in scorers.items() if scorer.version != scorer_of(test).version]
 
 
 def rescore(study: Study, folder: Path) -> Iterator[str]:
