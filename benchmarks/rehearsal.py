@@ -116,6 +116,7 @@ def rehearse(study: Study, results: Path, backbone: str | None, stand_in: str) -
     ``stand_in`` training data that are not at hand. Tests that are not at hand are left out. Raise InputError if
     nothing can be rehearsed."""
     began, place, machine, notes = time.monotonic(), results / FOLDER, this_machine(), list[str]()
+    require_known(study)
     try:
         alone = study.model_dump(mode="json", exclude_unset=True) | {"shares": []}
         plans = costs.plan(parse_study(alone, study.name), results)

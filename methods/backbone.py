@@ -255,6 +255,12 @@ def _configured(name: str, vocab_size: int, overrides: Mapping[str, Any] | None)
                 "sets all rates of a backbone"
             )
     fields = CONFIGURATIONS[name] | {usual.get(field, field): value for field, value in (overrides or {}).items()}
+    heads, shared = fields.get("num_attention_heads", 1), fields.get("num_key_value_heads", 1)
+    if heads % shared:
+        raise InputError(
+            f"backbone {name} has {heads} attention heads and {shared} key-value heads: override `num_attention_heads` "
+            "and `num_key_value_heads` so that the second divides the first"
+        )
     fields["vocab_size"] = max(vocab_size, fields.get("vocab_size", 0))
     if "rope_theta" in fields and "rope_parameters" in fields:  # transformers would take the second's
         fields["rope_parameters"] = fields["rope_parameters"] | {"rope_theta": fields.pop("rope_theta")}

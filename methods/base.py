@@ -235,7 +235,8 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def stages(self, budget: Budget) -> list[Stage]:
-        """Return the curriculum. It spends ``budget``, cached stages aside; the last stage has a ``select_on``."""
+        """Return the curriculum. Stages that are not cached spend ``budget`` at most, and all stages together spend it.
+        The last one has a ``select_on``."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:

@@ -7,9 +7,10 @@ import inspect
 import logging
 import pkgutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from importlib.metadata import entry_points
+from types import NoneType
 from typing import Any
 
 import torch
@@ -87,12 +88,29 @@ def _is_method(value: object) -> bool:
     lacking += ["`name`"] if nameless else []
     lacking += [f"`{word}`" for word in ("title", "citation") if not hasattr(value, word)]
     try:
-        value.Options()
+        defaults = value.Options().model_dump()
     except Exception as error:  # validators and default factories may raise anything
         lacking.append(f"a valid default of each option ({' '.join(str(error).split())})")
+    else:
+        lacking += [
+            f"options of types that JSON has, or tuples ({place} is a {kind})" for place, kind in _no_json(defaults)
+        ]
     if lacking:
         _leave_out(f"{value.__module__}.{value.__qualname__}", f"it lacks {', '.join(lacking)}")
     return not lacking
+
+
+def _no_json(value: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the places of what JSON has no type for, and its type. Digests of settings are of JSON: a set, for example,
+    would have another order in each process."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _no_json(part, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _no_json(part, place)
+    elif type(value) not in (str, int, float, bool, NoneType):
+        yield place, type(value).__name__
 
 
 def get_method(name: str) -> type[Method]:

@@ -76,7 +76,7 @@ def analysis(results: Path) -> Analysis:
     (block, row, spec), *others = analysed(study())
     assert (block.id, spec.id, others) == ("equation", RUN, [])  # the first row with latents that can be set by hand
     assert task.analyse(spec, results)["weights_sha256"] == trained_weights(Paths(results, spec))
-    return read_analysis(block, row, spec, results)
+    return read_analysis(study(), block, row, spec, results)
 
 
 def command(results: Path, *arguments: str, code: int = 0) -> str:
@@ -104,7 +104,7 @@ def test_latents_of_a_method_that_encodes_nothing_are_those_that_decoding_traces
     monkeypatch.setattr(TrainedModel, "encode", lambda *_: None)
     shutil.copytree(results / "small", tmp_path / "small")
     task.analyse(analysis.spec, tmp_path)
-    drawn = read_analysis(analysis.block, analysis.row, analysis.spec, tmp_path)
+    drawn = read_analysis(study(), analysis.block, analysis.row, analysis.spec, tmp_path)
     samples, values = drawn.latents
     assert drawn.record.source == "drawn" and len(samples) == len(values) == 2 * 6 * 3
     model = TrainedModel.load(analysis.spec, results)
@@ -168,7 +168,7 @@ def analysed_digits(
     patch.setattr(TrainedModel, "encode", encode)
     task.analyse(spec, folder)
     row = next(row for row in rs.rows if row.id == "marcos")
-    return rs, read_analysis(rs.blocks[0], row, spec, folder)
+    return rs, read_analysis(rs, rs.blocks[0], row, spec, folder)
 
 
 def test_digits_are_learned_from_validation_steps_and_steered(
@@ -240,15 +240,15 @@ def test_a_method_that_groups_steps_has_no_digit_to_itself(
 
 def test_other_settings_ask_for_another_analysis(analysis: Analysis, results: Path) -> None:
     other = small_study(ROWS, analysis=SETTINGS | {"samples": 5}).runs[RUN]
-    with pytest.raises(BrokenRecord, match=f"another specification: run `analyse small {RUN}` again"):
-        read_analysis(analysis.block, analysis.row, other, results)
+    with pytest.raises(BrokenRecord, match=f"another specification: run `marcos-bench analyse small {RUN} "):
+        read_analysis(study(), analysis.block, analysis.row, other, results)
     for name in ("train", "evaluate", "time"):
         assert other.digest(name) == analysis.spec.digest(name)  # type: ignore[arg-type]
 
 
 def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Analysis, tmp_path: Path) -> None:
     spec, own = analysis.spec, analysis.record.weights_sha256
-    paths, read = Paths(tmp_path, spec), partial(read_analysis, analysis.block, analysis.row, spec, tmp_path)
+    paths, read = Paths(tmp_path, spec), partial(read_analysis, study(), analysis.block, analysis.row, spec, tmp_path)
     record = read_json(analysis.folder / "analysis.json")
     write_json(Paths(tmp_path, spec).analysis, record)
     assert own and read().record.weights_sha256 == own, "results that were kept without their training's record"
@@ -256,7 +256,7 @@ def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Ana
     assert read().record.weights_sha256 == own
     write_json(paths.record("train"), train_record(spec) | {"weights_sha256": "of another training"})
     with pytest.raises(
-        BrokenRecord, match=rf"analysis\.json was made from other weights: run `analyse small {RUN}` again"
+        BrokenRecord, match=rf"analysis\.json was made from other weights: run `marcos-bench analyse small {RUN} "
     ):
         read()
     del record["weights_sha256"]  # as in older records
@@ -265,8 +265,8 @@ def test_an_analysis_of_weights_that_were_trained_again_is_refused(analysis: Ana
 
 
 def test_an_analysis_that_cannot_be_used_is_refused(analysis: Analysis, tmp_path: Path) -> None:
-    read = partial(read_analysis, analysis.block, analysis.row, analysis.spec, tmp_path)
-    with pytest.raises(BrokenRecord, match=f"run `marcos-bench analyse small {RUN}`"):
+    read = partial(read_analysis, study(), analysis.block, analysis.row, analysis.spec, tmp_path)
+    with pytest.raises(BrokenRecord, match=f"run `marcos-bench analyse small {RUN} --results {tmp_path}`"):
         read()
     path = Paths(tmp_path, analysis.spec).analysis
     write_json(path, read_json(analysis.folder / "analysis.json"))

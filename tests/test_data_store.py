@@ -115,7 +115,8 @@ def test_done_says_what_was_used(prepared: Path):
     told = store.describe(prepared)
     assert told.startswith("300 rows to train on and 20 to validate on; ") and "too long" not in told
     assert f"{TESTS[0]} has 500 questions, 0 of them in training too" in told
-    assert done["overlaps"][TESTS[0]] == {"questions": 500, "shared_with_train": 0, "distinct": 500}
+    none = {"shared_with_train": 0, "shared_with_validation": 0}
+    assert done["overlaps"][TESTS[0]] == {"questions": 500, "distinct": 500, **none}
     assert done["cards"]["embedded"]["records"]["train"] == done["digests"]["embedded/train"]
 
 

@@ -65,7 +65,7 @@ class Card(Strict):
     def counted(self, split: str) -> bool:
         """Return whether the number of a split's rows is certain, because a checksum of the
         rows or of their files is known."""
-        return self.records[split] is not None or any(file.sha256 for file in self.files.get(split, ()))
+        return self.records.get(split) is not None or any(file.sha256 for file in self.files.get(split, ()))
 
     @property
     def numeric(self) -> bool:

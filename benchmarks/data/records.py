@@ -122,8 +122,8 @@ def _measures(words: Sequence[str]) -> bool:
 
 
 def lines(solution: str) -> tuple[str, ...]:
-    """Return the lines of a solution, each as one step."""
-    return tuple(solution.splitlines())
+    """Return the lines of a solution that are not empty, each as one step."""
+    return tuple(filter(None, map(str.rstrip, solution.splitlines())))
 
 
 def number_text(number: str | float) -> str:

@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from benchmarks.files import (
     sha256,
     shortened,
 )
+from methods.base import ANSWER_MARKER
 
 DATA_VARIABLE = "MARCOS_BENCH_DATA"  # environment variable: a folder with the published files, byte for byte
 
@@ -230,6 +232,8 @@ class Generated:
     def rows(self, split: str) -> list[Raw]:
         rows = [replace(row, key=row.key or str(number)) for number, row in enumerate(self.generate(split))]
         check_rows(self.card, split, rows, "the generator")
+        if twice := [key for key, count in Counter(row.key for row in rows).items() if count > 1]:
+            raise DataError(f"{self.card.name} ({split}) generates two rows with the key {twice[0]!r}: leave keys out")
         return rows
 
 
@@ -265,7 +269,15 @@ def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
         if card.counted(split):
             raise DataError(f"{odd}; fetch it again")
         log.warning("%s. The number is assumed, and these rows are used: make sure that the file is whole", odd)
-    expected = card.records[split]
+    for row in rows:
+        if ANSWER_MARKER in row.solution:
+            raise DataError(
+                f"{card.name} ({split}) from {where} has {ANSWER_MARKER} in the solution {shortened(row.solution)}: a "
+                "solution is the reasoning without the answer"
+            )
+        if row.answer != row.answer.strip():
+            raise DataError(f"{card.name} ({split}) from {where} has the answer {row.answer!r}: strip its blanks")
+    expected = card.records.get(split)
     if expected is not None and (found := digest(rows)) != expected:
         raise DataError(
             f"{card.name} ({split}) from {where} has other content than version {card.version} (records {found}, "

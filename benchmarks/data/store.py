@@ -17,6 +17,7 @@ from datasets import Dataset, disable_progress_bars, load_from_disk
 
 from benchmarks.data.corpus import TEST, TRAINING, Corpus, sizes
 from benchmarks.data.loading import (
+    dataset_with,
     exclude_questions,
     get_dataset,
     load_rows,
@@ -138,14 +139,16 @@ def describe(folder: Path) -> str:
         parts.append(
             f"{test} has {overlap['questions']:,} questions, {overlap['shared_with_train']:,} of them in training too"
         )
+        if validated := overlap.get("shared_with_validation"):
+            parts[-1] += f", and {validated:,} are validated on, which selects weights"
     return "; ".join(parts)
 
 
 def require_known(study: Study) -> None:
     """Raise :class:`InputError` if the study names a data set or a backbone that does not exist."""
     for block in study.blocks:
-        for name, _ in used_by(study, block):
-            get_dataset(name)
+        for name, split in used_by(study, block):
+            dataset_with(name, block.data.form, split)
     for run in study.runs.values():
         if not run.backbone.pretrained:
             require_configuration(run.backbone.name)
@@ -213,7 +216,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         split: _store_corpus(records, tokenizer, data.max_question_tokens, folder / split)
         for split, records in (("train", train), ("validation", validation))
     }
-    known, overlaps = questions(train), {}
+    known, selecting, overlaps = questions(train), questions(validation), {}
     for name in study.tests_of(block):
         tests = to_records(name, data.form, "test", rows[f"{name}/test"])
         flags = overlap_flags(tests, known)
@@ -221,8 +224,17 @@ def _build(study: Study, block: Block, folder: Path) -> None:
         overlaps[name] = {
             "questions": len(tests),
             "shared_with_train": sum(flags),
+            "shared_with_validation": sum(overlap_flags(tests, selecting)),
             "distinct": len(questions(tests)),
         }
+        if validated := overlaps[name]["shared_with_validation"]:
+            log.warning(
+                "block %s: %s of %s questions of %s are validated on, too, which selects weights: validate on others",
+                block.id,
+                f"{validated:,}",
+                f"{len(tests):,}",
+                name,
+            )
     done = {
         "key": _key(study, block),
         "files": unpinned_files(study, block),

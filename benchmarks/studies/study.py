@@ -155,13 +155,13 @@ class Study(Strict):
 
     @cached_property
     def row_titles(self) -> dict[str, str]:
-        """The rows' titles in tables. Rows without one whose methods have the same title have their ids as well."""
+        """The rows' titles in tables. Rows without one have their ids as well if another row would have the same."""
         methods = {row.id: get_method(row.method).title for row in self.rows}
-        untitled = Counter(methods[row.id] for row in self.rows if not row.title)
+        titled = Counter(row.title or methods[row.id] for row in self.rows)
         titles = {}
         for row in self.rows:
             title = methods[row.id]
-            titles[row.id] = row.title or (f"{title} ({row.id})" if untitled[title] > 1 else title)
+            titles[row.id] = row.title or (f"{title} ({row.id})" if titled[title] > 1 else title)
         return titles
 
     def rows_of(self, block: Block) -> tuple[Row, ...]:
@@ -279,12 +279,12 @@ class Study(Strict):
         """Return a block's tests and a row's decodings, without controls of latents if the method has none, and without
         encoded ones if it encodes none."""
         own = {k: v for k, v in self.evaluation.decodings.items() if v.only is None or row.method in v.only}
-        method = get_method(row.method)
+        method, own = get_method(row.method), own | row.decodings
         if not method.has_latents:
             own = {k: v for k, v in own.items() if v.thoughts == "own"}
         if not method.encodes_steps(self.options_of(block, row)):
             own = {k: v for k, v in own.items() if v.latents != "encoded"}
-        decodings = {name: decoding.model_dump() for name, decoding in (own | row.decodings).items()}
+        decodings = {name: decoding.model_dump() for name, decoding in own.items()}
         fields = self.evaluation.model_dump() | {"tests": self.tests_of(block), "decodings": decodings}
         return validate_settings(EvaluationSpec, fields, f"{block.id}/{row.id}, evaluation")
 
@@ -508,8 +508,8 @@ def require_free_name(name: str) -> None:
 
 
 def require_distinct_rows(study: Study) -> None:
-    """Raise InputError if a block's options replace those that alone tell two rows apart: they would be one training
-    under two names."""
+    """Raise InputError if rows with other options have the same in a block, as its own options replace them or they are
+    defaults: they would be one training under two names."""
     alike = {"id", "title", "indent", "control", "blocks", "options"}  # what may differ in two names of one training
     for block in study.blocks:
         for one, other in combinations(study.rows_of(block), 2):
@@ -521,6 +521,9 @@ def require_distinct_rows(study: Study) -> None:
                 raise InputError(
                     f"block {block.id!r}: its `options` of {one.method} replace what tells row {other.id!r} from "
                     f"{one.id!r}: leave them out of the block, or one of the rows"
+                    if block.options.get(one.method)
+                    else f"rows {one.id!r} and {other.id!r} have the same settings, as what one of them names is the "
+                    "default: leave one out"
                 )
 
 
