@@ -53,6 +53,20 @@ def test_generated_rows_are_numbered():
     assert [row.key for row in generated.rows("test")] == ["0", "b", "2"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([Raw("a", "Which?", "", "1"), Raw("a", "What?", "", "2")], "two rows with the key 'a': leave keys out"),
+        ([Raw("", "Which?", "1+1=2\n#### 2", "2")], "#### in the solution .* the reasoning without the answer"),
+        ([Raw("", "Which?", "", "2\n")], "has the answer '2.n': strip its blanks"),
+    ],
+)
+def test_rows_that_would_be_taught_or_scored_wrongly_are_refused(rows: list[Raw], message: str) -> None:
+    card = DATASETS["embedded"].card.model_copy(update={"counts": {"test": len(rows)}, "records": {}})
+    with pytest.raises(DataError, match=message):
+        Generated(card, lambda split: rows).rows("test")
+
+
 def test_answers_are_numbers_where_they_are_scored_as_numbers(folder: Path):
     (folder / "gsm8k/train.jsonl").write_text(GOOD.replace("#### 2", "#### yes"), encoding="utf-8")
     (row,) = small_gsm8k(scorer="copy").rows("train")

@@ -25,6 +25,7 @@ from benchmarks.data import (
     vocabulary,
 )
 from benchmarks.data.cards import File
+from benchmarks.data.loading import split_validation
 from benchmarks.data.records import DataError, Record
 from benchmarks.data.sets import MODULES, gsm8k
 from benchmarks.data.tokenizers import texts, train_bpe
@@ -250,6 +251,21 @@ def test_a_test_question_seen_in_training_is_flagged(tmp_path: Path, monkeypatch
     assert shared == sum(tests.overlap) == sum(record.id not in held_back for record in leaked) > 30
     flagged = {normalise(text) for text, flag in zip(tests.texts, tests.overlap, strict=True) if flag}
     assert flagged <= {normalise(record.question) for record in leaked}
+
+
+def test_a_test_question_that_is_validated_on_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    study, convert = make_study(), store.to_records
+    validated = split_validation(load_records("embedded", "equation", "train"), 20)[1]
+
+    def leak(name: str, form: Any, split: str, rows: Any) -> list[Record]:
+        return [*validated, *convert(name, form, split, rows)] if name == TESTS[0] else convert(name, form, split, rows)
+
+    monkeypatch.setattr(store, "to_records", leak)
+    told = store.describe(prepare(study, study.blocks[0], tmp_path))
+    assert f", and {len(validated)} are validated on, which selects weights" in told
+    assert f"{len(validated)} of 520 questions of {TESTS[0]} are validated on, too" in caplog.text
 
 
 def test_few_rows_without_steps_are_all_taken_and_told(

@@ -229,6 +229,7 @@ def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[st
             "the configuration of backbone qwen2-tiny has no field `hiden_size`; did you mean `hidden_size`?",
         ),
         ("num_layers: 2", "has no field `num_layers`"),
+        ("num_attention_heads: 1", "backbone qwen2-tiny has 1 attention heads and 2 key-value heads: override"),
         (
             "attention_dropout: 0.1",
             "`attention_dropout` of backbone qwen2-tiny is 0.1: set it to 0, and give `training` a",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import rehearsal
-from benchmarks.data import DATASETS
+from benchmarks.data import DATASETS, DataError
 from benchmarks.files import read_json
 from benchmarks.plan.hardware import GPU
 from benchmarks.studies.study import load_study, parse_study
@@ -61,6 +61,23 @@ def test_rows_that_do_not_fit_go_with_all_that_names_them(monkeypatch: pytest.Mo
     assert [block.id for block in small.blocks] == [content["blocks"][0]["id"]]
     assert not any("marcos" in (decoding.only or ()) for decoding in small.evaluation.decodings.values())
     assert "left out: marcos" in " ".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("data", "tests"),
+    [
+        ({"train": "embedded_in_domain"}, ["embedded_reworded"]),
+        ({"train": "embedded"}, ["embedded"]),
+        ({"train": "embedded", "validation_set": "embedded"}, ["embedded_reworded"]),
+    ],
+)
+def test_splits_that_there_are_none_of_are_named(data: dict[str, str], tests: list[str], tmp_path: Path) -> None:
+    content = load_study("smoke").model_dump(mode="json", exclude_unset=True) | {"figures": [], "tables": ["main"]}
+    content["blocks"] = [{"id": "equation", "title": "Equation", "data": data}]
+    content["evaluation"]["tests"] = tests
+    study = parse_study(content, "a test")
+    with pytest.raises(DataError, match=r"has no (train|test) split; it has: "):
+        rehearsal.rehearse(study, tmp_path, None, "embedded")
 
 
 def test_what_is_not_at_hand_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:

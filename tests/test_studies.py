@@ -206,6 +206,22 @@ def test_rows_of_one_method_have_titles_that_differ() -> None:
     rows = [{"id": id, "method": "cot_sft"} for id in ("long", "short")]
     study = parse_study({**MINIMAL, "rows": [*rows, {**rows[0], "id": "own", "title": "Ours"}]}, "place.yaml")
     assert [study.row_titles[row.id] for row in study.rows] == ["CoT-SFT (long)", "CoT-SFT (short)", "Ours"]
+    study = parse_study({**MINIMAL, "rows": [rows[0], {**rows[1], "title": "CoT-SFT"}]}, "place.yaml")
+    assert [study.row_titles[row.id] for row in study.rows] == ["CoT-SFT (long)", "CoT-SFT"]
+
+
+def test_a_default_option_that_is_named_tells_no_rows_apart() -> None:
+    rows = [{"id": "a", "method": "cot_sft"}, {"id": "b", "method": "cot_sft", "options": {"steps": True}}]
+    with pytest.raises(StudyError, match="rows 'a' and 'b' have the same settings, as what one of them names is the"):
+        parse_study({**MINIMAL, "rows": rows}, "place.yaml")
+
+
+def test_a_row_s_own_decoding_that_its_method_cannot_have_is_left_out() -> None:
+    encoded = {"latents": "encoded", "seeds": 1}
+    row = {"id": "a", "method": "cot_sft", "decodings": {"encoded": encoded}}
+    evaluation = {**MINIMAL["evaluation"], "decodings": {"encoded": encoded}}
+    study = parse_study({**MINIMAL, "rows": [row], "evaluation": evaluation}, "place.yaml")
+    assert [list(run.evaluation.decodings) for run in study.runs.values()] == [["default"]]
 
 
 def test_default_rows_of_further_studies_are_runs_of_the_main_ones() -> None:
