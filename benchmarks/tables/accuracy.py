@@ -13,7 +13,7 @@ from benchmarks.paper.numbers import Printed, paper_table
 from benchmarks.records import statistics
 from benchmarks.records.summary import index_by
 from benchmarks.studies.specs import Block, Row
-from benchmarks.tables.base import PASSES, RANKS, TIE, TableBuilder, cell, difference, printed_cell
+from benchmarks.tables.base import NOT_THE_PAPERS, PASSES, RANKS, TIE, TableBuilder, cell, difference, printed_cell
 from benchmarks.tables.markup import Cell, Column, Grid, Line, Section
 
 
@@ -25,7 +25,7 @@ class AccuracyTable(TableBuilder):
     def grids(self) -> list[Grid]:
         own = [column for test in self.test_names for column in self._columns(test)]
         grids = [Grid(self.title, own, self._sections(self._line))]
-        if self.study.paper is None:
+        if self.study.paper is None and self._has_reference:
             columns = [
                 Column(name, group)
                 for group in paper_table(self.references[0]).tests.values()
@@ -34,6 +34,13 @@ class AccuracyTable(TableBuilder):
             caption = "For reference: the paper's numbers, in the paper's setting, not this study's"
             grids.append(Grid(caption, columns, self._sections(self._paper_line)))
         return [*grids, self.questions()]
+
+    @cached_property
+    def _has_reference(self) -> bool:
+        """Whether the paper has a number of any row."""
+        tests = paper_table(self.references[0]).tests
+        rows = ((block, row) for block in self.study.blocks for row in self.all_rows(block))
+        return any(self._printed(block, row, test) for block, row in rows for test in tests)
 
     def _columns(self, test: str) -> Iterator[Column]:
         group = self.test_title(test)
@@ -112,6 +119,8 @@ class AccuracyTable(TableBuilder):
         places, about = "; ".join(paper.place for paper in papers), papers[0].about_tests
         if self.study.paper:
             yield f"Paper: {places}. A dash: the paper gives no number."
+        elif not self._has_reference:
+            yield NOT_THE_PAPERS
         else:
             yield f"""This study's setting is not the paper's: only the sign of a difference can be compared with the
             paper's, not its size. Paper: {places}. {about} A dash: the paper gives no number."""
@@ -124,8 +133,9 @@ class AblationTable(AccuracyTable):
 
     def legend(self) -> Iterable[str]:
         yield from super().legend()
-        yield """The paper says that initialisation makes a marginal difference, and prints no number for it. For a
-        sparsity weight of 0 its LaTeX source has a row that is commented out, with accuracies of about 1 %."""
+        if self.study.paper or self._has_reference:
+            yield """The paper says that initialisation makes a marginal difference, and prints no number for it. For a
+            sparsity weight of 0 its LaTeX source has a row that is commented out, with accuracies of about 1 %."""
 
 
 class NarTable(AccuracyTable):
