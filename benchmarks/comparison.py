@@ -17,10 +17,9 @@ from tabulate import tabulate
 
 from benchmarks.archive import unpacked
 from benchmarks.files import BrokenRecord
-from benchmarks.records.provenance import kernels_of
+from benchmarks.records.provenance import kernels_of, other_versions
 from benchmarks.records.results import StudyRecords, read_study, require_records, to_frame
 from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
-from benchmarks.scoring.scorers import other_versions
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study, load_study, require_run, shipped, study_of_folder

@@ -11,11 +11,10 @@ import pandas as pd
 
 from benchmarks.archive import unpacked
 from benchmarks.outputs import published_scores
-from benchmarks.records.provenance import kernels_of, provenance
+from benchmarks.records.provenance import kernels_of, other_versions, provenance
 from benchmarks.records.results import StudyRecords, read_collected, with_starts
 from benchmarks.records.schema import RunRecords
 from benchmarks.records.summary import COUNTS, KEYS, OWN, summarise
-from benchmarks.scoring.scorers import other_versions
 from benchmarks.tables.base import ExternalRows, about_published, published_line, published_rows
 from methods.errors import InputError, suggestion
 

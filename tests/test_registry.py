@@ -126,7 +126,7 @@ def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
             r"it lacks a valid default of each option .* pauses Input should be a finite number",
         ),
         (
-            "pauses: int = Field(default=4, ",
+            "pauses: int = Field(default=4, ge=0, ",
             'pauses: frozenset[str] = Field(default=frozenset({"a", "b"}), ',
             r"it lacks options of types that JSON has, or tuples \(pauses is a frozenset\)",
         ),

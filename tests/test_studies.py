@@ -219,7 +219,7 @@ def test_a_default_option_that_is_named_tells_no_rows_apart() -> None:
 def test_a_row_s_own_decoding_that_its_method_cannot_have_is_left_out() -> None:
     encoded = {"latents": "encoded", "seeds": 1}
     row = {"id": "a", "method": "cot_sft", "decodings": {"encoded": encoded}}
-    evaluation = {**MINIMAL["evaluation"], "decodings": {"encoded": encoded}}
+    evaluation = {**MINIMAL["evaluation"], "decodings": {"default": {}, "encoded": encoded}}
     study = parse_study({**MINIMAL, "rows": [row], "evaluation": evaluation}, "place.yaml")
     assert [list(run.evaluation.decodings) for run in study.runs.values()] == [["default"]]
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.records.results import StudyRecords
-from benchmarks.records.schema import RunRecords
+from benchmarks.records.schema import RunRecords, ScoredBy
+from benchmarks.scoring.scorers import scorer_of_recorded
 from benchmarks.studies.runs import RunSpec, row_of
 from benchmarks.studies.specs import BackboneSpec, EngineSpec, LoraSpec, TokenizerSpec
 from benchmarks.studies.study import Study
@@ -199,3 +200,8 @@ def _data(record: dict[str, Any]) -> Iterator[str]:
         yield text
     if "tokenizer" in record:
         yield f"a vocabulary of {record['tokenizer']['size']:,} tokens"
+
+
+def other_versions(scorers: Mapping[str, ScoredBy]) -> list[str]:
+    """Return the test sets that another version of their scorer scored than today's."""
+    return [test for test, scorer in scorers.items() if scorer.version != scorer_of_recorded(test).version]

@@ -8,7 +8,6 @@ from itertools import chain
 import pandas as pd
 
 from benchmarks.data import DATASETS, DataError, TestSet, get_dataset
-from benchmarks.records.schema import ScoredBy
 from benchmarks.scoring import MODULES, SCORERS, Reference, Score, Scorer
 from benchmarks.studies.study import Study
 from methods.code_digest import builds_on
@@ -30,11 +29,6 @@ def scorer_of(test: str) -> Scorer:
 def scorer_of_recorded(test: str) -> Scorer:
     """Return the scorer of a test set that records name. A data set that is gone is taken for word problems."""
     return scorer_of(test) if test in DATASETS else SCORERS["number"]
-
-
-def other_versions(scorers: Mapping[str, ScoredBy]) -> list[str]:
-    """Return the test sets that another version of their scorer scored than today's."""
-    return [test for test, scorer in scorers.items() if scorer.version != scorer_of_recorded(test).version]
 
 
 def scorers_of(tests: Iterable[str]) -> dict[str, Scorer]:

@@ -20,10 +20,10 @@ import pandas as pd
 from benchmarks.archive import unpacked
 from benchmarks.data.sets import DATASETS
 from benchmarks.files import BrokenRecord, MissingKey, read_json
-from benchmarks.records.provenance import kernels_of
+from benchmarks.records.provenance import kernels_of, other_versions
 from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import EvaluateRecord, Record, parsed
-from benchmarks.scoring.scorers import other_versions, scorer_of
+from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.runs import RunSpec, TaskName, settings_digest
 from benchmarks.studies.specs import Figure, Table

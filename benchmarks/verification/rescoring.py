@@ -14,10 +14,11 @@ from benchmarks.archive import refuse_packed
 from benchmarks.data import load_records
 from benchmarks.evaluation.task import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
+from benchmarks.records.provenance import other_versions
 from benchmarks.records.results import read_collected, to_frame, write_collected
 from benchmarks.records.schema import EvaluateRecord, ScoredBy, parsed
 from benchmarks.scoring.diversity import draw_statistics
-from benchmarks.scoring.scorers import SCORES, other_versions, score_frame, scorer_of, versions
+from benchmarks.scoring.scorers import SCORES, score_frame, scorer_of, versions
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.specs import Form, Table
 from benchmarks.studies.study import Study
