@@ -99,12 +99,10 @@ def unpack(folder: Path, target: Path) -> None:
         raise
 
 
-def missing_studies(folder: Path) -> list[str]:
-    """Return the names of other studies whose runs a study's results have, and whose folders do not lie beside its
-    own: an archive has a study's own runs alone."""
-    runs = read_json(folder / COLLECTED)["runs"].values()
-    studies = {run["train"]["spec"]["study"] for run in runs if run["train"]}
-    return [study for study in sorted(studies - {folder.name}) if not (folder.parent / study).is_dir()]
+def studies_of(folder: Path) -> set[str]:
+    """Return the names of the studies that made the runs of a collected study."""
+    runs = read_json(folder / COLLECTED).get("runs", {}).values()
+    return {run["train"]["spec"]["study"] for run in runs if run["train"]}
 
 
 def refuse_packed(folder: Path) -> None:

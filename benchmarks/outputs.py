@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
@@ -24,7 +22,7 @@ from benchmarks.data.cards import Card
 from benchmarks.data.records import first_alike
 from benchmarks.files import json_rows, read_text, sha256, shortened, write_texts
 from benchmarks.records.schema import PublishedScores, ScoredBy
-from benchmarks.records.statistics import PAIR, correctness, family, interval
+from benchmarks.records.statistics import compare_rows, correctness, interval
 from benchmarks.scoring import SCORERS, Reference, Score, Scorer
 from benchmarks.scoring.scorers import scorer_of
 from benchmarks.studies.specs import Form
@@ -65,16 +63,6 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """The verdicts on a file's outputs or on a run's answers (columns as in :data:`VERDICTS`), and the lines that match
-    no question (:data:`UNMATCHED`)."""
-
-    label: str
-    verdicts: pd.DataFrame
-    unmatched: pd.DataFrame
-
-
-@dataclass(frozen=True)
 class Scores:
     """What :func:`score` found."""
 
@@ -104,27 +92,17 @@ def score(
         raise InputError("name the test set that was answered (--test), or a --scorer if the file has its own `gold`")
     questions = questions_of_test(test) if test else _own_questions(Path(names[0]), str(scorer))
     labels = _labels(names)
-    rows = [_scored(label, name, questions, results, decoding, study) for name, label in labels.items()]
-    correct = {row.label: correctness(row.verdicts) for row in rows}
-    unmatched = [row.unmatched.assign(outputs=row.label) for row in rows]
-    shares = pd.DataFrame({row.label: row.verdicts.groupby("id")["correct"].mean() for row in rows})
+    rows = {label: _scored(name, questions, results, decoding, study) for name, label in labels.items()}
+    correct = {label: correctness(verdicts) for label, (verdicts, _) in rows.items()}
+    unmatched = [lines.assign(outputs=label) for label, (_, lines) in rows.items()]
+    shares = pd.DataFrame({label: verdicts.groupby("id")["correct"].mean() for label, (verdicts, _) in rows.items()})
     return Scores(
         questions=questions,
-        lines=pd.DataFrame([_line(row, correct[row.label], len(questions.records)) for row in rows]),
-        tests=_tests(correct),
+        lines=pd.DataFrame([_line(label, *row, correct[label], len(questions.records)) for label, row in rows.items()]),
+        tests=compare_rows(correct),
         unmatched=pd.concat(unmatched, ignore_index=True).reindex(columns=["outputs", *UNMATCHED]),
         shares=shares.reindex([record.id for record in questions.records]).rename_axis("id").reset_index(),
     )
-
-
-def _tests(correct: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Test all pairs of rows, those apart that share no question."""
-    pairs = [(a, b, bool(len(correct[a].index.intersection(correct[b].index)))) for a, b in combinations(correct, 2)]
-    tests = family([(correct[a], correct[b]) for a, b, shared in pairs if shared])
-    nothing = {"n": 0, "difference": np.nan, "p_value": np.nan, "p_holm": np.nan, "kind": "no shared question"}
-    found = iter(tests)
-    lines = [{"a": a, "b": b, **(next(found) if shared else nothing)} for a, b, shared in pairs]
-    return pd.DataFrame(lines, columns=PAIR)
 
 
 def score_published(study: Study, results: Path) -> list[PublishedScores]:
@@ -197,7 +175,11 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return rows
 
 
-def _scored(label: str, name: str, questions: Questions, results: Path, decoding: str, study: str | None) -> Scored:
+def _scored(
+    name: str, questions: Questions, results: Path, decoding: str, study: str | None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the verdicts on a file's outputs or on a run's answers (columns as in :data:`VERDICTS`), and the lines
+    that match no question (:data:`UNMATCHED`)."""
     if not Path(name).exists() and (":" in name or TRACKED.fullmatch(name)):  # a run or row
         if not questions.is_test:
             raise InputError(f"{name}: runs answer test sets, so they can only be compared under --test")
@@ -206,13 +188,14 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
             raise InputError(f"{name} was not evaluated on {questions.name}; it was on: {', '.join(answers)}")
         known = {record.id: record.answer for record in questions.records}
         require_same_questions(questions.name, gold_of(answers[questions.name]), known)
-        return Scored(label, answers[questions.name], pd.DataFrame(columns=UNMATCHED))
+        return answers[questions.name], pd.DataFrame(columns=UNMATCHED)
     lines, unmatched, answered = [], [], set[str]()
     by_id = {record.id: record for record in questions.records}
     by_text: dict[str, list[Record]] = {}
     for record in questions.records:
         by_text.setdefault(normalise(record.question), []).append(record)
-    for place, row in _rows(Path(name)):
+    rows = _rows(Path(name))
+    for place, row in rows:
         record = _match(row, questions, by_id, by_text, answered)
         if isinstance(record, str):  # why there is none
             unmatched.append((place.rpartition(", line ")[2], record, row["output"]))
@@ -221,14 +204,14 @@ def _scored(label: str, name: str, questions: Questions, results: Path, decoding
         verdict = questions.score(record, row["output"])
         scores = (verdict.extracted, verdict.correct, verdict.strict)
         lines.append((record.id, questions.same_as[record.id], record.answer, row["output"], *scores))
-    rows = [row for _, row in _rows(Path(name)) if "id" not in row and isinstance(row.get("index"), int)]
-    indices = {row["index"] for row in rows if questions.knows(row)}
+    numbered = [row for _, row in rows if "id" not in row and isinstance(row.get("index"), int)]
+    indices = {row["index"] for row in numbered if questions.knows(row)}
     if indices == {*range(1, len(questions.records) + 1)}:
         raise InputError(f"{name}: `index` counts from 0, and here it seems to count from 1: subtract 1 from each")
     if not lines:
         _, why, _ = unmatched[0]
         raise InputError(f"{name}: no output matches a question of {questions.name} (line 1: {why}); {FORM}")
-    return Scored(label, pd.DataFrame(lines, columns=VERDICTS), pd.DataFrame(unmatched, columns=UNMATCHED))
+    return pd.DataFrame(lines, columns=VERDICTS), pd.DataFrame(unmatched, columns=UNMATCHED)
 
 
 def _match(
@@ -256,15 +239,16 @@ def _match(
     if record is None:
         return f"{questions.name} has no {named}"
     if isinstance(text, str) and normalise(text) != normalise(record.question):
-        return f"another question stands at {named}"
-    return "a line before answers the same question" if record.id in answered else record
+        return f"{named} is another question"
+    return "an earlier line answers the same question" if record.id in answered else record
 
 
-def _line(row: Scored, correct: pd.DataFrame, asked: int) -> dict[str, Any]:
+def _line(
+    label: str, verdicts: pd.DataFrame, unmatched: pd.DataFrame, correct: pd.DataFrame, asked: int
+) -> dict[str, Any]:
     low, high = interval(correct)
-    verdicts = row.verdicts
-    line = {"outputs": row.label, "n": verdicts["id"].nunique(), "of": asked, "accuracy": verdicts["correct"].mean()}
-    line |= {"low": low, "high": high, "strict": None, "no_answer": None, "unmatched": len(row.unmatched)}
+    line = {"outputs": label, "n": verdicts["id"].nunique(), "of": asked, "accuracy": verdicts["correct"].mean()}
+    line |= {"low": low, "high": high, "strict": None, "no_answer": None, "unmatched": len(unmatched)}
     if "strict" in verdicts:  # what `compare` reads of records has neither
         line |= {"strict": verdicts["strict"].mean(), "no_answer": verdicts["extracted"].isna().mean()}
     return line

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.archive import ARCHIVE, LOGGED_STEPS, PREDICTIONS, missing_studies, pack, thin_log, unpack, unpacked
+from benchmarks.archive import ARCHIVE, LOGGED_STEPS, PREDICTIONS, pack, studies_of, thin_log, unpack, unpacked
 from benchmarks.files import BrokenRecord, frame_digest, read_json, write_json
 from benchmarks.records import results
 from benchmarks.report.report import report
@@ -56,16 +56,14 @@ def test_unpacked_predictions_and_records_are_those_that_were_packed(folder: Pat
         unpack(folder, tmp_path / "other")
 
 
-def test_studies_whose_runs_are_shared_and_not_there_are_named(folder: Path, tmp_path: Path) -> None:
+def test_studies_that_made_the_runs_are_named(folder: Path, tmp_path: Path) -> None:
     pack(folder, tmp_path / "packed")
     unpack(tmp_path / "packed", tmp_path / "fake")
-    assert missing_studies(tmp_path / "fake") == []
+    assert studies_of(tmp_path / "fake") == {"fake"}
     collected = read_json(tmp_path / "fake" / COLLECTED)
     collected["runs"]["equation/marcos/s0"]["train"]["spec"]["study"] = "other"
     write_json(tmp_path / "fake" / COLLECTED, collected)
-    assert missing_studies(tmp_path / "fake") == ["other"]
-    (tmp_path / "other").mkdir()
-    assert missing_studies(tmp_path / "fake") == []
+    assert studies_of(tmp_path / "fake") == {"fake", "other"}
 
 
 def test_the_same_results_give_the_same_archive(folder: Path, tmp_path: Path) -> None:

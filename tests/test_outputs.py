@@ -64,10 +64,10 @@ def test_what_cannot_be_matched_is_listed_with_the_reason(tmp_path: Path, record
     found = scored(lines(tmp_path / "a.jsonl", rows))
     assert found.lines.iloc[0]["n"] == 1
     assert found.unmatched[["line", "why"]].to_numpy().tolist() == [
-        ["2", "a line before answers the same question"],
+        ["2", "an earlier line answers the same question"],
         ["3", f"{TEST} has no index 500"],
         ["4", f"{TEST} has no index true"],
-        ["5", "another question stands at index 1"],
+        ["5", "index 1 is another question"],
         ["6", f'{TEST} has no id "gone"'],
         ["7", "no `id`, `index` or text `question`"],
     ]

@@ -162,7 +162,7 @@ def test_a_collection_without_records_is_refused(fake: tuple[Study, Path]) -> No
     made, folder = fake
     path = folder / "fake" / "collect.json"
     write_json(path, {"study": "fake"})
-    with pytest.raises(BrokenRecord, match=r"collect\.json is no collection of run records \(runs: Field required\)"):
+    with pytest.raises(BrokenRecord, match=r"collect\.json is broken \(runs: Field required\)"):
         results.load_collected(made, folder)
 
 

@@ -25,8 +25,7 @@ from benchmarks.studies.specs import Figure
 from benchmarks.studies.study import Study, parse_study
 from benchmarks.tables.render import render
 from benchmarks.verification import checks, rescoring
-from benchmarks.verification.checks import Finding, report, verify
-from benchmarks.verification.differences import lost_row
+from benchmarks.verification.checks import Finding, lost_row, report, verify
 from commands import invoke, output, study_file
 from test_synthetic import RS, answered, asked
 
@@ -285,7 +284,7 @@ def test_numbers_in_rows_that_are_not_theirs_are_found(ending: str, sign: str, f
     lines[one], lines[other] = title + sign + others, second + sign + numbers
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     (found,) = findings(folder, "differs")
-    assert found.place == path.name and found.text.startswith("a row whose numbers do not come out: ")
+    assert found.place == path.name and found.text.startswith("a row whose numbers cannot be reproduced: ")
 
 
 def test_rows_and_columns_that_were_added_are_no_difference() -> None:

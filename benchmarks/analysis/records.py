@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from benchmarks.files import BrokenRecord, read_json, read_parquet
-from benchmarks.records.schema import first_problem, read_records
+from benchmarks.files import BrokenRecord, read_parquet
+from benchmarks.records.schema import read_model, read_records
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import Block, Row
@@ -83,10 +83,7 @@ def analysed(study: Study, every_row: bool = False) -> list[tuple[Block, Row, Ru
 def read_analysis(study: Study, block: Block, row: Row, spec: RunSpec, results: Path) -> Analysis:
     """Return a run's analysis, or raise :class:`BrokenRecord` if it is missing, broken or out of date."""
     path, mend = Paths(results, spec).analysis.absolute(), study.home(spec).command("analyse", results, spec.id)
-    try:
-        record = AnalysisRecord.model_validate(read_json(path, f"run `{mend}`"))
-    except ValidationError as error:
-        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): run `{mend}` again") from error
+    record = read_model(path, AnalysisRecord, f"run `{mend}` again", f"run `{mend}`")
     if record.digest != spec.digest("analyse"):
         raise BrokenRecord(f"{path} was made from another specification: run `{mend}` again")
     train = read_records(Paths(results, spec).run, spec).train  # None if the results were kept without this record

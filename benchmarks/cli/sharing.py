@@ -34,11 +34,13 @@ def unpack(
     target: Annotated[Path, typer.Argument(help="Folder to write, e.g. results/quick; it must not exist.")],
 ) -> None:
     """Unpack packed results, to render tables and figures again."""
-    from benchmarks.archive import missing_studies, unpack
+    from benchmarks.archive import studies_of, unpack
 
     unpack(folder, target)
-    for study in missing_studies(target):
-        typer.echo(f"{target.name} has runs of {study}, too: unpack its results as {target.parent / study}", err=True)
+    for study in sorted(studies_of(target) - {target.name}):  # an archive has a study's own runs alone
+        if not (target.parent / study).is_dir():
+            text = f"{target.name} has runs of {study}, too: unpack its results as {target.parent / study}"
+            typer.echo(text, err=True)
 
 
 @app.command()

@@ -28,7 +28,7 @@ from benchmarks.figures.latents import (
     EncodingFigure,
     InterventionFigure,
 )
-from benchmarks.files import replacing, write_text
+from benchmarks.files import replacing, write_texts
 from benchmarks.records.provenance import provenance
 from benchmarks.records.results import load_collected
 from benchmarks.studies.specs import Figure
@@ -56,14 +56,8 @@ def render(study: Study, results: Path, figure: Figure, mark: str = "") -> list[
     """Write a figure's four files, the caption last, and return their paths. ``mark``: a text across the picture."""
     builder = FIGURE_BUILDERS[figure](load_collected(study, results))
     data = builder.data()
-
-    def draw(canvas: Canvas, data: pd.DataFrame) -> None:
-        builder.draw(canvas, data)
-        if mark:
-            canvas.text(0.5, 0.5, mark, fontsize=20, color=GREY, alpha=0.5, rotation=20, ha="center", va="center")
-
-    target = results / study.name / "figures" / figure
-    return save(target, builder.title, data, draw, builder.caption(data), markdown_footer(provenance(builder.records)))
+    target, footer = results / study.name / "figures" / figure, markdown_footer(provenance(builder.records))
+    return save(target, builder.title, data, builder.draw, builder.caption(data), footer, mark)
 
 
 def reduce_colours(path: Path) -> None:
@@ -81,20 +75,22 @@ def save(
     draw: Callable[[Canvas, pd.DataFrame], None],
     caption: Iterable[str],
     footer: str,
+    mark: str = "",
 ) -> list[Path]:
     """Draw ``data`` and write ``target`` with four endings: pictures, numbers, and the caption last. Return the
     paths."""
-    paths = [target.with_suffix(f".{ending}") for ending in ("png", "pdf", "csv", "md")]
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in caption)
+    page = "\n\n".join([f"# {title}", f"![{title}]({target.name}.png)", text, footer]) + "\n"
     with rc_context(SETTINGS):
         canvas = Canvas(layout="constrained")
         draw(canvas, data)
-        for path in paths[:2]:
-            ending = path.suffix[1:]
+        if mark:
+            canvas.text(0.5, 0.5, mark, fontsize=20, color=GREY, alpha=0.5, rotation=20, ha="center", va="center")
+        pictures = [target.with_suffix(f".{ending}") for ending in METADATA]
+        for path, (ending, metadata) in zip(pictures, METADATA.items(), strict=True):
             with replacing(path) as temporary:
-                canvas.savefig(temporary, format=ending, metadata=METADATA[ending])
+                canvas.savefig(temporary, format=ending, metadata=metadata)
                 if ending == "png":
                     reduce_colours(temporary)
-    write_text(paths[2], data.to_csv(index=False))
-    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in caption)
-    write_text(paths[3], "\n\n".join([f"# {title}", f"![{title}]({target.name}.png)", text, footer]) + "\n")
-    return paths
+    texts = {f"{target.name}.csv": data.to_csv(index=False), f"{target.name}.md": page}
+    return pictures + write_texts(target.parent, texts)

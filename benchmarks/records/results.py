@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from benchmarks.archive import refuse_packed
 from benchmarks.files import BrokenRecord, read_json, read_json_if_intact, read_parquet, write_json, write_text
@@ -22,7 +21,7 @@ from benchmarks.records.schema import (
     PublishedScores,
     RunRecords,
     TestTimes,
-    first_problem,
+    read_model,
     read_records,
 )
 from benchmarks.records.statistics import correctness, sample_std
@@ -93,14 +92,10 @@ class StudyRecords:
         """The folder of the study's own results."""
         return self.results / self.study.name
 
-    @cached_property
-    def test_titles(self) -> dict[str, str]:
-        """The data sets' titles by name, from the cards that were recorded when the data were prepared."""
-        cards = (data.get("cards", {}) for data in self.data.values())
-        return {name: card["title"] for held in cards for name, card in held.items()}
-
     def test_title(self, test: str) -> str:
-        return self.test_titles.get(test, test)
+        """Return a data set's title, from the cards that were recorded when the data were prepared."""
+        cards = (data.get("cards", {}) for data in self.data.values())
+        return next((held[test]["title"] for held in cards if test in held), test)
 
     def paths(self, run: str) -> Paths:
         """Return the paths of a run's files, which another study may have made."""
@@ -201,12 +196,7 @@ def read_collected(study: Study, results: Path) -> StudyRecords:
     refuse_packed(results / study.name)
     # An absolute path, so that the error shows if the command runs in the wrong folder
     path, command = results.absolute() / study.name / COLLECTED, study.command("collect", results)
-    try:
-        held = Collected.model_validate(read_json(path, f"run `{command}`"))
-    except ValidationError as error:
-        raise BrokenRecord(
-            f"{path} is no collection of run records ({first_problem(error)}): run `{command}` again"
-        ) from error
+    held = read_model(path, Collected, f"run `{command}` again", f"run `{command}`")
     return StudyRecords(study, results, held.runs, held.data, held.published)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,6 +12,8 @@ from benchmarks.scoring.diversity import DrawStatistics
 from benchmarks.studies.paths import AT_STAGE
 from benchmarks.studies.runs import RunSpec, TaskName
 from benchmarks.studies.specs import EvaluationSpec
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class Record(BaseModel):
@@ -200,12 +202,20 @@ def read_records(folder: Path, spec: RunSpec) -> RunRecords:
     return RunRecords(**records, problems=problems)
 
 
+def read_model(path: Path, model: type[M], again: str, missing: str = "") -> M:
+    """Read a JSON file that has the form of ``model``. Raise :class:`BrokenRecord` if it is unreadable: ``missing``
+    tells what to do without a file, ``again`` with a broken one."""
+    try:
+        return model.model_validate(read_json(path, missing))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise BrokenRecord(f"{path} is broken ({where}: {problem['msg']}): {again}") from error
+
+
 def parsed(path: Path, task: TaskName) -> Record:
     """Read a run's record, whatever specification it was made from. Raise :class:`BrokenRecord` if it is unreadable."""
-    try:
-        return RECORDS[task].model_validate(read_json(path))
-    except ValidationError as error:
-        raise BrokenRecord(f"{path} is broken ({first_problem(error)}): delete it and run `{task}` again") from error
+    return read_model(path, RECORDS[task], f"delete it and run `{task}` again")
 
 
 def _read_record(path: Path, task: TaskName, spec: RunSpec) -> Record:
@@ -217,8 +227,3 @@ def _read_record(path: Path, task: TaskName, spec: RunSpec) -> Record:
     if missing := record.missing(spec.evaluation):
         raise BrokenRecord(f"{path} lacks {missing}: delete it and run `{task}` again")
     return record
-
-
-def first_problem(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    return f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"

@@ -16,8 +16,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from methods.errors import InputError
-
 PERMUTATIONS = 9_999
 RESAMPLES = 2_000  # of the bootstrap
 SEED = 0  # of permutations and resamples, so that a table is a function of its records
@@ -39,7 +37,7 @@ class PairedTest:
     n: int
     difference: float
     p_value: float
-    kind: Literal["mcnemar", "permutation", "trainings", "untested"]
+    kind: Literal["mcnemar", "permutation", "trainings", "untested", "no shared question"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +85,10 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     """Test whether two rows differ on the questions that they share. With one training each, this is an exact McNemar
     test if each question is right or wrong, and a sign-flip permutation test of the mean difference if correctness is a
     mean over decoding seeds. With at least three trainings each, it is a t test of the mean difference, whose variance
-    covers the questions and the trainings of both rows. Others are not tested. Raise :class:`InputError` if no question
-    is shared."""
+    covers the questions and the trainings of both rows. Others are not tested, nor are rows that share no question."""
     a, b, difference = _paired(a, b)
+    if not len(difference):
+        return PairedTest(0, np.nan, np.nan, "no shared question")
     changed = difference[difference != 0]  # a sign flip of 0 changes nothing
     if not testable(a.shape[1], b.shape[1]):
         kind, p_value = "untested", np.nan
@@ -112,7 +111,7 @@ def difference_interval(a: pd.DataFrame, b: pd.DataFrame) -> tuple[float, float]
     which the rows are right or wrong in all combinations (Agresti and Min, Statistics in Medicine, 2005). So is that of
     several if nothing varies, since the t test's would have no width."""
     a, b, difference = _paired(a, b)
-    if not testable(a.shape[1], b.shape[1]):
+    if not len(difference) or not testable(a.shape[1], b.shape[1]):
         return np.nan, np.nan
     if a.shape[1] > 1 and (found := _uncertainty(difference, a, b)).variance:
         centre = float(difference.mean())
@@ -128,8 +127,6 @@ def difference_interval(a: pd.DataFrame, b: pd.DataFrame) -> tuple[float, float]
 def _paired(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
     """Return both rows on the questions that they share, and the difference of their mean correctness on each."""
     shared = a.index.intersection(b.index)
-    if not len(shared):
-        raise InputError("the two rows share no question: compare runs that were evaluated on the same test set")
     a, b = a.loc[shared], b.loc[shared]
     return a, b, (a.mean(axis=1) - b.mean(axis=1)).to_numpy()
 

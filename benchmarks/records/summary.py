@@ -58,10 +58,6 @@ COMPARED = dict.fromkeys(["block", "test", "a", "b"], "string") | {"planned": "b
 COMPARED |= {"high": "Float64"} | RESULT
 
 
-# Corrected p-values of pairs of rows by block, test set and pair; empty unless a study plans comparisons
-Corrected = Mapping[tuple[str, str, frozenset[str]], float]
-
-
 @dataclass(frozen=True)
 class Summary:
     """The numbers of a study, and paired tests."""
@@ -136,14 +132,32 @@ def _of_decoding(records: StudyRecords, decoding: str) -> _OfDecoding:
 
 @lru_cache(maxsize=2)
 def _default_tests(records: StudyRecords) -> tuple[pd.DataFrame, dict[Key, str], pd.DataFrame, pd.DataFrame]:
-    """Return the planned comparisons, the rows' marks, all pairs of rows, and rows against controls."""
-    study, correct, controls = records.study, _of_decoding(records, "default").correct, _controls(records.study)
-    comparisons = _comparisons(study, correct, controls)
-    corrected = {
-        (line["block"], line["test"], frozenset((line["a"], line["b"]))): line["p_holm"] for line in comparisons
-    }
-    marks, pairs = _rank({key: answers for key, answers in correct.items() if key.row not in controls}, corrected)
-    return _frame(comparisons, COMPARED), marks, pairs, _against_controls(correct, controls, corrected)
+    """Return the planned comparisons, the rows' marks, all pairs of rows, and rows against controls, under the default
+    decoding. A family of tests is the rows of a block on one test set, unless the study plans comparisons: then pairs
+    have the p-values of these everywhere."""
+    study, controls = records.study, _controls(records.study)
+    families: dict[tuple[str, str], dict[str, pd.DataFrame]] = {}
+    for key, answers in _of_decoding(records, "default").correct.items():
+        families.setdefault((key.block, key.test), {})[key.row] = answers
+    comparisons, marks, pairs, against_controls = [], {}, [], []
+    for (block, test), rows in families.items():
+        place = {"block": block, "test": test}
+        compared = _comparisons(study, block, rows, controls)
+        corrected = {frozenset((line["a"], line["b"])): line["p_holm"] for line in compared}
+        comparisons += [place | line for line in compared]
+        ranked = {row: answers for row, answers in rows.items() if row not in controls}
+        tests = statistics.compare_rows(ranked)
+        if corrected:
+            tests["p_holm"] = [corrected[frozenset(pair)] for pair in zip(tests["a"], tests["b"], strict=True)]
+        marks |= {Key(block, row, "default", test): mark for row, mark in statistics.marks(ranked, tests).items()}
+        pairs += tests.assign(**place).to_dict("records")
+        versus = [(row, control) for control in rows if control in controls for row in ranked]
+        results = statistics.family([(rows[row], rows[control]) for row, control in versus])
+        for (row, control), result in zip(versus, results, strict=True):
+            p_holm = corrected.get(frozenset((row, control)), result["p_holm"])
+            against_controls.append(place | {"row": row, "control": control} | result | {"p_holm": p_holm})
+    all_pairs = pd.DataFrame(pairs, columns=[*statistics.PAIR, "block", "test"])
+    return _frame(comparisons, COMPARED), marks, all_pairs, _frame(against_controls, AGAINST)
 
 
 def _controls(study: Study) -> set[str]:
@@ -210,51 +224,26 @@ def _spread(done: list[dict[str, Any]]) -> dict[str, Any]:
     return {"spread": only["accuracy_std"], "spread_over": over}
 
 
-def _comparisons(study: Study, correct: Mapping[Key, pd.DataFrame], controls: set[str]) -> list[dict[str, Any]]:
-    """Test all pairs of rows of each block and test set, the planned ones first, if the study plans any. A pair that
+def _comparisons(
+    study: Study, block: str, rows: Mapping[str, pd.DataFrame], controls: set[str]
+) -> list[dict[str, Any]]:
+    """Test all pairs of rows of a block on one test set, the planned ones first, if the study plans any. A pair that
     nobody planned is corrected for all pairs, the planned ones included: planning others does not make it cheaper."""
     if study.comparisons is None:
         return []
+    planned = [pair for pair in study.planned(study.block(block)) if rows.keys() >= {*pair}]
+    controls_last = sorted(rows, key=lambda row: row in controls)
+    others = [pair for pair in combinations(controls_last, 2) if pair not in planned and pair[::-1] not in planned]
+    tests = statistics.family([(rows[a], rows[b]) for a, b in (*planned, *others)])
+    among_planned = statistics.holm([result["p_value"] for result in tests[: len(planned)]])
     lines = []
-    for block, test, rows in _families(correct):
-        planned = [pair for pair in study.planned(study.block(block)) if rows.keys() >= {*pair}]
-        controls_last = sorted(rows, key=lambda row: row in controls)
-        others = [pair for pair in combinations(controls_last, 2) if pair not in planned and pair[::-1] not in planned]
-        tests = statistics.family([(rows[a], rows[b]) for a, b in (*planned, *others)])
-        among_planned = statistics.holm([result["p_value"] for result in tests[: len(planned)]])
-        for number, ((a, b), result) in enumerate(zip((*planned, *others), tests, strict=True)):
-            line = {"block": block, "test": test, "a": a, "b": b, "planned": number < len(planned)} | result
-            line["low"], line["high"] = statistics.difference_interval(rows[a], rows[b])
-            if line["planned"]:
-                line["p_holm"] = among_planned[number]
-            lines.append(line)
+    for number, ((a, b), result) in enumerate(zip((*planned, *others), tests, strict=True)):
+        line = {"a": a, "b": b, "planned": number < len(planned)} | result
+        line["low"], line["high"] = statistics.difference_interval(rows[a], rows[b])
+        if line["planned"]:
+            line["p_holm"] = among_planned[number]
+        lines.append(line)
     return lines
-
-
-def _rank(correct: Mapping[Key, pd.DataFrame], corrected: Corrected) -> tuple[dict[Key, str], pd.DataFrame]:
-    """Return the rows' marks and all paired tests. A family of tests is the rows of a block on one test set, unless the
-    study plans comparisons, which have ``corrected`` p-values."""
-    marks: dict[Key, str] = {}
-    lines: list[dict[str, Any]] = []
-    for block, test, rows in _families(correct):
-        pairs = statistics.compare_rows(rows)
-        if corrected:
-            named = zip(pairs["a"], pairs["b"], strict=True)
-            pairs["p_holm"] = [corrected[block, test, frozenset(pair)] for pair in named]
-        for row, mark in statistics.marks(rows, pairs).items():
-            marks[Key(block, row, "default", test)] = mark
-        lines += pairs.assign(block=block, test=test).to_dict("records")
-    return marks, pd.DataFrame(lines, columns=[*statistics.PAIR, "block", "test"])
-
-
-def _families(correct: Mapping[Key, pd.DataFrame]) -> Iterator[tuple[str, str, dict[str, pd.DataFrame]]]:
-    """Yield each block and test set, with the rows that answered it under the default decoding."""
-    families: dict[tuple[str, str], dict[str, pd.DataFrame]] = {}
-    for key, answers in correct.items():
-        if key.decoding == "default":
-            families.setdefault((key.block, key.test), {})[key.row] = answers
-    for (block, test), rows in families.items():
-        yield block, test, rows
 
 
 def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.DataFrame]) -> pd.DataFrame:
@@ -266,21 +255,6 @@ def _against_own(swapped: Mapping[Key, pd.DataFrame], correct: Mapping[Key, pd.D
         tests = statistics.family([*zip(defaults, others.values(), strict=True)])
         lines += [key._asdict() | result for key, result in zip(others, tests, strict=True)]
     return _frame(lines, TESTED)
-
-
-def _against_controls(correct: Mapping[Key, pd.DataFrame], controls: set[str], corrected: Corrected) -> pd.DataFrame:
-    """Test each row's default decoding against the control rows of its block. P-values are corrected within each block
-    and test set, unless the study plans comparisons (``corrected``)."""
-    lines = []
-    for block, test, rows in _families(correct):
-        ranked = [row for row in rows if row not in controls]
-        pairs = [(row, control) for control in rows if control in controls for row in ranked]
-        tests = statistics.family([(rows[row], rows[control]) for row, control in pairs])
-        for (row, control), result in zip(pairs, tests, strict=True):
-            p_holm = corrected.get((block, test, frozenset((row, control))), result["p_holm"])
-            place = {"block": block, "row": row, "control": control, "test": test}
-            lines.append(place | result | {"p_holm": p_holm})
-    return _frame(lines, AGAINST)
 
 
 # ---- GPU time of training: seconds times the ranks that took them, summed over a run and its warm starts, which may

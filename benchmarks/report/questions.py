@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from benchmarks.data import get_dataset, open_test
 from benchmarks.data.records import digest
 from benchmarks.data.sets import DATASETS
 from benchmarks.data.sources import Generated
-from benchmarks.files import BrokenRecord, read_json, read_parquet
+from benchmarks.files import BrokenRecord, read_parquet
 from benchmarks.records.results import MADE_BY, Collected
-from benchmarks.records.schema import first_problem
+from benchmarks.records.schema import read_model
 from benchmarks.studies.paths import COLLECTED, DONE, data_folder
 
 FRAME = "frame.csv"
@@ -33,12 +32,13 @@ def questions(results: Path, study: str) -> list[dict[str, Any]]:
     path = results / study / FRAME
     if not path.is_file():
         return []
-    held = _collected(results / study)
+    again = "run `marcos-bench collect` again"
+    held = read_model(results / study / COLLECTED, Collected, again)
     try:
         frame = pd.read_csv(path)
         shown = frame.loc[frame["shown"]].dropna(subset="run")
     except (ValueError, KeyError) as error:  # ValueError: from pandas
-        raise BrokenRecord(f"{path} is no frame of results ({error}): run `marcos-bench collect` again") from error
+        raise BrokenRecord(f"{path} is no frame of results ({error}): {again}") from error
     blocks = []
     for block, members in shown.groupby("block", sort=False):
         found: dict[str, tuple[str, pd.DataFrame]] = {}  # of each row, its first training that answered
@@ -50,23 +50,6 @@ def questions(results: Path, study: str) -> list[dict[str, Any]]:
             lines = _lines(frames, held.data.get(str(block), {}), data_folder(results, study, str(block)))
             blocks.append({"name": block, "rows": [*titles], "lines": lines})
     return blocks
-
-
-def studies_of_runs(results: Path, study: str) -> set[str]:
-    """Return the studies that made the runs of a collected study."""
-    if not (results / study / FRAME).is_file():
-        return set()
-    return {run.train.spec["study"] for run in _collected(results / study).runs.values() if run.train}
-
-
-def _collected(folder: Path) -> Collected:
-    try:
-        return Collected.model_validate(read_json(folder / COLLECTED))
-    except ValidationError as error:
-        raise BrokenRecord(
-            f"{folder / COLLECTED} is no collection of run records ({first_problem(error)}): run `marcos-bench "
-            "collect` again"
-        ) from error
 
 
 def _answers(results: Path, held: Collected, run: str) -> pd.DataFrame | None:

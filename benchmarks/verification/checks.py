@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,11 +30,12 @@ from benchmarks.studies.runs import RunSpec, TaskName, settings_digest
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import rendered
-from benchmarks.verification.differences import changed_settings, changed_value, first_change, lost_row
-from benchmarks.verification.rescoring import wrong_answers
+from benchmarks.verification.rescoring import changed_value, wrong_answers
 from methods.registry import get_method
 
 SPEC = "spec.json"
+NUMBER = re.compile(r"[-+]?\d[\d.,e+-]*")
+SPAN = re.compile(r"\\multicolumn\{\d+\}")
 WORDS = ("legend", "notes")  # parts of a table that are compared in the rendered text
 
 
@@ -116,7 +118,7 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
             older = other_versions(record.scorers)
         if older:
             text = f"scored by another version of the scorer than today's ({', '.join(older)})"
-            problems.append(f"{text}: `marcos-bench rescore` scores the answers anew")
+            problems.append(f"{text}: `marcos-bench rescore` scores the answers again")
         kind = "ok" if not problems else "drift" if older and len(problems) == 1 else "differs"
         yield Finding(place, kind, "; ".join(problems))
 
@@ -153,6 +155,20 @@ def _origin(record: Record, task: TaskName, recorded: dict[str, Any], today: Run
         return
     if record.digest not in expected:
         yield f"was made from another specification than {SPEC}: digest {record.digest}"
+
+
+def changed_settings(old: Any, new: Any, place: str = "") -> Iterator[str]:
+    """Yield the differences of two nested settings."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield f"{place} was {json.dumps(old)}, is {json.dumps(new)}"
+        return
+    for key in old.keys() | new.keys():
+        where = f"{place}.{key}".lstrip(".")
+        if key in old and key in new:
+            yield from changed_settings(old[key], new[key], where)
+        else:
+            yield f"{where} {'is gone' if key in old else f'is new ({json.dumps(new[key])})'}"
 
 
 # ---- results made from the records
@@ -216,14 +232,14 @@ def _kernels(records: StudyRecords) -> Iterator[Finding]:
             runs.setdefault(text, []).append(id)
     if len(runs) > 1:
         text = "; ".join(f"{kernels}: {', '.join(ids)}" for kernels, ids in runs.items())
-        yield Finding("kernels", "note", f"runs were computed with different ones, which round differently ({text})")
+        yield Finding("kernels", "note", f"the runs used different kernels, which round differently ({text})")
 
 
 def _published(records: StudyRecords) -> Iterator[Finding]:
     """Yield the outputs that the study names and another version of their scorer judged."""
     for one in records.published:
         if one.scorer.version != scorer_of(one.test).version:
-            text = f"{one.file} was scored by another version of the scorer than today's: `collect` scores it anew"
+            text = f"{one.file} was scored by another version of the scorer than today's: `collect` scores it again"
             yield Finding(f"{one.title}, {one.test}", "drift", text)
 
 
@@ -255,7 +271,7 @@ def _csv(path: Path, again: str) -> Finding:
             return Finding(path.name, "ok")
         old, new = (pd.read_csv(io.StringIO(text)) for text in (recorded, again))
     except FileNotFoundError:
-        return Finding(path.name, "differs", "is not there")
+        return Finding(path.name, "differs", "is missing")
     except ValueError as error:  # from pandas, or the file is not UTF-8
         return Finding(path.name, "differs", f"is not a readable table ({error}): delete it and make it again")
     if changed := changed_value(old.to_dict("records"), new.to_dict("records")):
@@ -285,13 +301,45 @@ def _table(records: StudyRecords, table: Table) -> Iterator[Finding]:
         if ending == "csv":
             yield _csv(path, text)
         elif not path.is_file():
-            yield Finding(path.name, "differs", "is not there")
+            yield Finding(path.name, "differs", "is missing")
         elif (old := path.read_text(encoding="utf-8", errors="replace")) == text:
             yield Finding(path.name, "ok")
         elif lost := lost_row(old, text):
-            yield Finding(path.name, "differs", f"a row whose numbers do not come out: {' '.join(lost.split())[:100]}")
+            yield Finding(
+                path.name, "differs", f"a row whose numbers cannot be reproduced: {' '.join(lost.split())[:100]}"
+            )
         else:
-            yield Finding(path.name, "drift", f"today's code words it otherwise, {first_change(old, text)}")
+            yield Finding(path.name, "drift", f"only the wording has changed, {first_change(old, text)}")
+
+
+def lost_row(old: str, new: str) -> str:
+    """Return the first row of a table (Markdown or LaTeX) whose numbers the new version lacks, or an empty text. Rows,
+    and the numbers of a row, must be in the same order; the new version may have more of both. Legends and notes are
+    ignored."""
+    left = iter(_rows(new))
+    for row in _rows(old):
+        for other in left:
+            numbers = iter(NUMBER.findall(other))
+            if all(number in numbers for number in NUMBER.findall(row)):
+                break
+        else:
+            return row
+    return ""
+
+
+def _rows(text: str) -> list[str]:
+    """Return the rows of a table that have numbers. How many columns a heading spans is none."""
+    lines = (SPAN.sub("", line) for line in text.splitlines())
+    return [line for line in lines if (line[:1] == "|" or line.endswith(r"\\")) and NUMBER.search(line)]
+
+
+def first_change(old: str, new: str) -> str:
+    """Describe the first line that differs between two texts, around the difference."""
+    pairs = enumerate(zip(old.splitlines(), new.splitlines(), strict=False), 1)
+    number, (was, now) = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
+    at = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
+    start = max(0, at - 20)
+    return f"first in line {number}: was {was[start : at + 40]!r}, now {now[start : at + 40]!r}"
 
 
 def _figure(records: StudyRecords, figure: Figure) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +24,8 @@ from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.specs import Form, Table
 from benchmarks.studies.study import Study
 from benchmarks.tables.render import rendered
-from benchmarks.verification.differences import CLOSE, changed_value
+
+CLOSE = 1e-9  # smaller differences come from sums in another order
 
 
 def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[str]:
@@ -98,6 +100,24 @@ def _listed(value: list[float] | float | None) -> list[float]:
     return value if isinstance(value, list) else [value]
 
 
+def changed_value(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
+    """Describe the first value that differs between two lists of lines, or return an empty text. Columns that only one
+    of them has are ignored."""
+    if len(old) != len(new):
+        return f"{len(old)} lines, now {len(new)}"
+    for number, (was, now) in enumerate(zip(old, new, strict=True), 1):
+        for key, value in was.items():
+            if key in now and not _same(value, now[key]):
+                return f"line {number}, {key}: recorded {value}, recomputed {now[key]}"
+    return ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE) or (math.isnan(a) and math.isnan(b))
+    return a == b
+
+
 # ---- scorers of other versions
 
 
@@ -167,9 +187,5 @@ def _rescored(frame: pd.DataFrame, tests: list[str], form: Form) -> pd.DataFrame
     new = score_frame(old.assign(question=_questions(old, form)))
     if all(_plain(old, column).equals(_plain(new, column)) for column in SCORES):
         return None
-    for column in SCORES:
-        values = frame[column].tolist()
-        for at, value in zip(np.flatnonzero(chosen), new[column], strict=True):
-            values[at] = value
-        frame[column] = values
+    frame.loc[chosen, SCORES] = new[SCORES]
     return frame
