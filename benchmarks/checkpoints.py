@@ -46,10 +46,6 @@ DIGEST = "sha256"  # key in the header of a weights file: the digest of its tens
 Tensors = Iterable[tuple[str, Tensor]]
 
 
-class PreciousCheckpoint(InputError):
-    """Raised in place of starting over where that would discard much training. The message says how to proceed."""
-
-
 class Stored(Mapping[str, Tensor]):
     """The tensors of one or more safetensors files by name, each read only when it is accessed."""
 
@@ -140,8 +136,6 @@ def save(
     deleted. All ranks call this together; the first renames the folder once all have written."""
     target, temporary = folder / name, folder / f".{name}.partial"
     if ranks.first:
-        for left in folder.glob(".*.partial"):  # by an attempt that was killed, or in which a rank failed
-            shutil.rmtree(left, ignore_errors=True)
         with report_full_disk(folder.parent):
             temporary.mkdir(parents=True)
     ranks.wait("a checkpoint's folder")
@@ -212,7 +206,7 @@ def seal(state: Mapping[str, Any]) -> str:
 def load_latest(folder: Path, key: str, ranks: Ranks = ALONE) -> Checkpoint | None:
     """Return the newest intact checkpoint that was written for ``key``, or None. Broken ones are logged and skipped,
     and half-written files of a killed process are removed. The first rank searches for all. Raise
-    :class:`PreciousCheckpoint` if it meets much training under another key."""
+    :class:`InputError` if it meets much training under another key."""
     name = ranks.from_first(_latest(folder, key) if ranks.first else None)
     return load(folder / name, verify=False) if name else None
 
@@ -229,7 +223,7 @@ def _latest(folder: Path, key: str) -> str | None:
         if checkpoint.state.get("key") == key:
             return path.name
         if checkpoint.state.get("seconds", 0.0) > PRECIOUS:
-            raise PreciousCheckpoint(
+            raise InputError(
                 f"{path} holds {checkpoint.state['seconds'] / 3600:.1f} hours of training with other settings, data or "
                 f"code: restore them to resume, or remove {folder} to start over"
             )

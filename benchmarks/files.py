@@ -49,16 +49,12 @@ def report_full_disk(folder: Path, needed: int = 0) -> Iterator[None]:
         full = any(f"os error {number})" in str(error) for number in FULL)
         if not (error.errno in FULL if isinstance(error, OSError) else full):
             raise
-        asked = f"{gigabytes(needed)} were to be written, " if needed else ""
-        free = gigabytes(shutil.disk_usage(folder).free)
+        asked = f"{needed / 1e9:,.2f} GB were to be written, " if needed else ""
+        free = f"{shutil.disk_usage(folder).free / 1e9:,.2f} GB"
         raise DiskFull(
             f"{folder}: the disk is full ({asked}{free} are free). Free some space and rerun "
             "the same command: complete files are kept, and it resumes from them"
         ) from error
-
-
-def gigabytes(size: float) -> str:
-    return f"{size / 1e9:,.2f} GB"
 
 
 def reserve(path: Path, size: int) -> None:
@@ -322,9 +318,9 @@ OTHER_FOLDER = "name another results folder with --results FOLDER (with `make ta
 REMEDIES = {
     errno.EROFS: f"the file system is read-only: {OTHER_FOLDER}",
     errno.EISDIR: "it is a folder, and a file is needed: name the file, or move the folder away",
-    errno.EEXIST: "it exists already, and is no folder: move it away, or name another place",
+    errno.EEXIST: "it already exists and is not a folder: move it away, or name another place",
     errno.ENAMETOOLONG: "the name is too long for the file system: use a shorter one, or work in a folder higher up",
-    errno.ELOOP: "the links on the way to it refer to each other: mend them, or name another place",
+    errno.ELOOP: "symbolic links in its path form a loop: mend them, or name another place",
     errno.ESTALE: "the network file system has lost it: mount that again, and run the same command",
     errno.EIO: "the device fails to read or write: look at the disk or the network file system",
 }
@@ -363,7 +359,7 @@ def _reason(number: int, path: Path, cause: str) -> str:
 def _denied(path: Path) -> str:
     """Return whose the file is, or the nearest folder that there is, and what another user can do."""
     place = next((part for part in (path, *path.absolute().parents) if os.path.lexists(part)), Path("/"))
-    reason = f"user {_name(os.geteuid())} may not use it" if place == path else f"{place} lets nothing be made in it"
+    reason = f"user {_name(os.geteuid())} has no access" if place == path else f"nothing can be created in {place}"
     try:
         owner = f" ({place} belongs to {_name(place.lstat().st_uid)})"
     except OSError:  # its folder cannot be read either

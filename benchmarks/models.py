@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from benchmarks.checkpoints import DIGEST, Stored, load_weights, read_weights
 from benchmarks.data import load_tokenizer, open_corpus, open_test, vocabulary
-from benchmarks.files import BrokenRecord, MissingKey, read_json, write_json
+from benchmarks.files import BrokenRecord, read_json, write_json
 from benchmarks.processes import kernels
 from benchmarks.studies.paths import WEIGHTS, Paths
 from benchmarks.studies.runs import RunSpec
@@ -82,12 +82,8 @@ def trained_method(spec: RunSpec, results: Path, stage: int | None = None, decod
 def trained_weights(paths: Paths, stage: int | None = None) -> str:
     """Return the digest of the weights that a run's training, or one stage of it, ended
     with, as training recorded it."""
-    path = paths.record("train")
-    try:
-        record = read_json(path, UNTRAINED)
-        return (record if stage is None else record["stages"][stage])["weights_sha256"]
-    except MissingKey as error:
-        raise BrokenRecord(f"{path} has no {error.key!r}: train this run again") from error
+    record = read_json(paths.record("train"), UNTRAINED)
+    return (record if stage is None else record["stages"][stage])["weights_sha256"]
 
 
 def kept_stages(paths: Paths) -> list[int]:

@@ -80,17 +80,14 @@ def main() -> None:
         with join(spec.engine.hang_seconds, heartbeat) as ranks:
             gc.freeze()  # imported objects stay: garbage collection at the end of each stage skips them
             {"train": train_as, "time": time_as}[given.task](ranks, spec, given.results)
-    except InputError as error:  # bad input: one message instead of a traceback, as in the CLI
-        heartbeat.fail(2)
-        print(f"error: {error}", file=sys.stderr)
-        leave(2)
-    except Preempted:
-        heartbeat.fail(EXIT_CODE)
-        leave(EXIT_CODE)
-    except BaseException:
-        heartbeat.fail(1)
-        traceback.print_exc()
-        leave(1)
+    except BaseException as error:
+        code = 2 if isinstance(error, InputError) else EXIT_CODE if isinstance(error, Preempted) else 1
+        heartbeat.fail(code)
+        if code == 2:  # bad input: one message instead of a traceback, as in the CLI
+            print(f"error: {error}", file=sys.stderr)
+        elif code == 1:
+            traceback.print_exc()
+        leave(code)
     heartbeat.done()
 
 

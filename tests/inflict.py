@@ -73,8 +73,5 @@ def saved(spec: RunSpec, results: Path) -> list[int]:
 
 def logged(spec: RunSpec, results: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's log without times."""
-    lines, clocks = (
-        (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines(),
-        ("seconds", "end_seconds"),
-    )
-    return [{name: value for name, value in json.loads(line).items() if name not in clocks} for line in lines]
+    lines = (Paths(results, spec).run / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name != "seconds"} for line in lines]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data import prepare
-from benchmarks.processes.kernels import pinned
+from benchmarks.processes.kernels import PORTABLE
 from benchmarks.training.loop import train
 from methods.registry import available
 from small import small_study
@@ -46,7 +46,7 @@ def weights(threads: int = 1) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    environment = pinned(os.environ)
+    environment = os.environ | PORTABLE
     if environment != dict(os.environ):
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
     print(json.dumps(weights(*map(int, sys.argv[1:])), indent=1))

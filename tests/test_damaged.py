@@ -31,6 +31,7 @@ from benchmarks.training import loop as training
 from benchmarks.training.batches import PrefetchingLoader
 from benchmarks.training.loop import NonFiniteLoss, train
 from inflict import exit_code, in_step, logged, nth_call, run_of, saved
+from methods.errors import InputError
 from small import fresh
 
 # -- disks
@@ -267,7 +268,7 @@ def test_the_first_checkpoint_of_other_settings_outlives_those_of_the_settings_b
 
 def test_hours_of_work_under_other_code_are_not_thrown_away(tmp_path: Path) -> None:
     save(tmp_path, 5, "before", seconds=9000)
-    with pytest.raises(checkpoints.PreciousCheckpoint, match=r"step-000000005-000 holds 2\.5 hours of .* or remove"):
+    with pytest.raises(InputError, match=r"step-000000005-000 holds 2\.5 hours of .* or remove"):
         checkpoints.load_latest(tmp_path, "now")
     found = checkpoints.load_latest(tmp_path, "before")
     assert found and found.state["seconds"] == 9000
@@ -312,7 +313,7 @@ def test_a_training_s_record_that_lacks_its_weights_is_named(
     results = shutil.copytree(undisturbed_run(spec), tmp_path / "copy")
     record = Paths(results, spec).record("train")
     record.write_text(json.dumps({"digest": spec.digest("train")}), encoding="utf-8")
-    with pytest.raises(files.BrokenRecord, match=r"train.json has no 'weights_sha256': train this run again"):
+    with pytest.raises(files.BrokenRecord, match=r"train.json has no 'weights_sha256': it is damaged"):
         trained_method(spec, results)
     shutil.rmtree(Paths(results, spec).data / "tokenizer")
     with pytest.raises(DataError, match=r"tokenizer is not there: remove .*equation, and run `marcos-bench data`"):

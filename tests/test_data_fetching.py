@@ -213,7 +213,7 @@ def test_the_command_prints_what_is_new(
     digest = hashlib.sha256(CONTENT).hexdigest()
     study = study_on(monkeypatch, File.of("train.txt", digest, f"{address}/train.txt"))
     monkeypatch.setattr("benchmarks.cli.catalogue.load_study", lambda name: study)
-    for printed, said in ((f"{tmp_path}/train.txt\n", "1 file fetched"), ("", "all that it needs is there")):
+    for printed, said in ((f"{tmp_path}/train.txt\n", "1 file fetched"), ("", "nothing to fetch: all files are there")):
         done = invoke("fetch", "small", "--folder", tmp_path)
         assert done.stdout == printed and said in done.stderr
 

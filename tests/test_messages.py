@@ -65,7 +65,7 @@ def refusal(model: type[BaseModel], content: Any, place: str = "") -> list[str]:
             "evaluation.decodings.default: no key `top`; did you mean `top_p`?",
         ),
         ("title: 5", "title: must be text, not 5"),
-        ("title: 2024-01-01", "YAML reads 2024-01-01 as a date: put quotes around it"),
+        ("seeds: 2024-01-01", "seeds: must be a list, not '2024-01-01'"),
         ("training: {epochs: 1, tokens: 2}", "training: give exactly one budget: `epochs` or `tokens`"),
         ("training: {epochs: 1, learning_rate: '1e-3'}", "training.learning_rate: must be a number, not '1e-3'"),
         ("training: {epochs: 1, batch_size: 1e2}", "training.batch_size: must be a whole number, not 100.0"),

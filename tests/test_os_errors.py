@@ -32,11 +32,11 @@ def test_the_place_and_the_remedy_are_named(tmp_path: Path) -> None:
     (loop := tmp_path / "loop").symlink_to(loop)
     for path, message in {
         file / "inner": f"{file}/inner: {file} is a file, and a folder is needed: move it away, or name another place",
-        file: f"{file}: it exists already, and is no folder: move it away, or name another place",
+        file: f"{file}: it already exists and is not a folder: move it away, or name another place",
         tmp_path / "made": f"{tmp_path}/made: it is a folder, and a file is needed: name the file, or move the folder",
         tmp_path / "a/b/c": f"{tmp_path}/a/b/c: {tmp_path}/a does not exist: check the path, or make it",
         tmp_path / ("n" * 300): f"{tmp_path}/{'n' * 300}: the name is too long for the file system: use a shorter one",
-        loop / "a": f"{loop}/a: the links on the way to it refer to each other: mend them, or name another place",
+        loop / "a": f"{loop}/a: symbolic links in its path form a loop: mend them, or name another place",
     }.items():
         text = refused(path)
         if path.name == "made":  # `open` finds a folder
@@ -47,7 +47,7 @@ def test_the_place_and_the_remedy_are_named(tmp_path: Path) -> None:
 def test_who_is_denied_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     denied = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "a/b"))
     assert re.search(
-        r"lets nothing be made in it \(.* belongs to .*\): ask for access, or name", describe_os_error(denied) or ""
+        r"nothing can be created in .* \(.* belongs to .*\): ask for access, or name", describe_os_error(denied) or ""
     )
     monkeypatch.setenv("HOME", str(tmp_path))
     cache = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".cache/huggingface"))

@@ -19,7 +19,7 @@ from benchmarks.models import build_method
 from benchmarks.plan.costs import MEMORY_ERROR, plan
 from benchmarks.plan.flops import Dimensions, small_method
 from benchmarks.plan.lengths import estimated_tokens, example
-from benchmarks.plan.memory import NeedsValues, activation_bytes, saved_by_forward
+from benchmarks.plan.memory import activation_bytes, saved_by_forward
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import LoraSpec
@@ -28,6 +28,7 @@ from benchmarks.training.loop import train
 from conftest import needs_linux
 from methods import head
 from methods.base import Budget
+from methods.errors import InputError
 from methods.last_layer import widen
 from methods.registry import available, get_method
 from small import PLANNED, small_study
@@ -126,7 +127,7 @@ def test_a_forward_pass_that_asks_for_a_number_is_refused(monkeypatch: pytest.Mo
     spec = next(iter(small_study(PLANNED).runs.values()))
     method = small_method(spec, estimated_tokens)
     monkeypatch.setattr(type(method), "forward", lambda method, *_: next(method.parameters()).sum().item())
-    with pytest.raises(NeedsValues, match=r"^cot_sft cannot be planned: .*; find it out in `collate`"):
+    with pytest.raises(InputError, match=r"^cot_sft cannot be planned: .*; find it out in `collate`"):
         activation_bytes(spec, method.stages(BUDGET)[0], EXAMPLES, SIZE, estimated_tokens)
 
 

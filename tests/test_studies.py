@@ -442,14 +442,10 @@ def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
     assert {row_of(id) for id, source in sources.items() if source.study == "stories"} >= {"answer_only", "marcos"}
 
 
-def test_curves_that_no_run_would_have_are_refused_before_training() -> None:
-    with pytest.raises(StudyError, match="no run answers questions then: set `validation_questions` in `training`"):
-        parse_study(MINIMAL | {"figures": ["curves"]}, "here")
-
-
 @pytest.mark.parametrize(
     ("figure", "said"),
     [
+        ("curves", "no run answers questions then: set `validation_questions` in `training`"),
         ("dimensions", "no row has any: add one of MarCos with R"),
         ("latents_curve", "there are none: add decodings"),
         ("sweeps", "there is none: add such rows"),

@@ -54,7 +54,7 @@ class Commands(TyperGroup):
                 raise _failure(error) from error
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], kernels.pinned(os.environ))
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | kernels.PORTABLE)
         except (InputError, RankFailure) as error:
             raise _failure(error) from error
         except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -20,14 +19,6 @@ from methods.errors import InputError
 
 app = typer.Typer()
 METHODS = Path("methods")
-
-
-class Listed(StrEnum):
-    """What can be listed."""
-
-    methods = "methods"
-    studies = "studies"
-    datasets = "datasets"
 
 
 @app.command()
@@ -68,12 +59,14 @@ def fetch(
     for path in fetched:
         typer.echo(path)
     count = f"{len(fetched)} file{'s' * (len(fetched) > 1)} fetched"
-    typer.echo(count if fetched else "all that it needs is there", err=True)
+    typer.echo(count if fetched else "nothing to fetch: all files are there", err=True)
 
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[Listed, typer.Argument(help="What to list.", show_default=False)],
+    kind: Annotated[
+        Literal["methods", "studies", "datasets"], typer.Argument(help="What to list.", show_default=False)
+    ],
     name: Annotated[str | None, typer.Argument(help="Show this one alone; default: list all.")] = None,
 ) -> None:
     """List methods, studies or data sets, or show one of them.
@@ -81,10 +74,9 @@ def list_(
     Shows the options of a method; the blocks, rows and tests of a study; the source, licence and files of a data set.
     Exit code 2 if a shipped study cannot be used.
     """
-    if name is None:
-        {Listed.methods: _methods, Listed.studies: _studies, Listed.datasets: _datasets}[kind]()
-    else:
-        {Listed.methods: _method, Listed.studies: _study, Listed.datasets: _dataset}[kind](name)
+    of_kind = {"methods": (_methods, _method), "studies": (_studies, _study), "datasets": (_datasets, _dataset)}
+    every, one = of_kind[kind]
+    every() if name is None else one(name)
 
 
 def _methods() -> None:

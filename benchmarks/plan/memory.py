@@ -64,10 +64,6 @@ class Memory:
         return lasting + gathered + self.copy + gradients + self.activations
 
 
-class NeedsValues(InputError):
-    """A forward pass needs the value of a tensor to go on."""
-
-
 class SavedBytes(NamedTuple):
     """Bytes that a forward pass keeps for the backward pass, each tensor once: ``copies`` of weights in bfloat16, and
     everything else but the weights themselves."""
@@ -111,7 +107,7 @@ def activation_bytes(
 
 
 def saved_by_forward(method: Method, stage: Stage, examples: Sequence[Example], precision: str) -> SavedBytes:
-    """Return what a method's forward pass keeps. A method with fake tensors raises :class:`NeedsValues` where it
+    """Return what a method's forward pass keeps. A method with fake tensors raises :class:`InputError` where it
     needs the value of a tensor."""
     enable_gradients(method, stage)  # what others read is not kept for them
     weights = {StorageWeakRef(parameter.untyped_storage()) for parameter in method.parameters()}
@@ -151,7 +147,7 @@ def _pass_forward(method: Method, stage: Stage, examples: Sequence[Example]) -> 
         with weight.fake_mode as mode:
             method(shapes_only(batch, mode), context)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise NeedsValues(
+        raise InputError(
             f"{method.name} cannot be planned: its forward pass asks for a number ({error.func}); "
             "find it out in `collate`, which knows all numbers"
         ) from error

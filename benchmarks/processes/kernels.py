@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.studies.specs import Kernels
@@ -21,17 +20,12 @@ PORTABLE = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX
 
 
 class OtherKernels(InputError):
-    """This process cannot compute with the kernels that a study asks for; one that begins with :func:`pinned` can."""
-
-
-def pinned(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that computes with portable kernels."""
-    return {**environment, **PORTABLE}
+    """This process cannot compute with the kernels that a study asks for; one that begins with :data:`PORTABLE` can."""
 
 
 def require(kernels: Kernels) -> None:
     """Raise :class:`OtherKernels` unless this process computes with these kernels. A CPU without AVX2 has no portable
-    ones: there, warn that results are not those of other machines. GPUs are not held to anything."""
+    ones: there, warn that results are not those of other machines. GPUs are not restricted."""
     if kernels == "native":
         return
     if any(os.environ.get(name) != value for name, value in PORTABLE.items()):
@@ -50,7 +44,7 @@ def require(kernels: Kernels) -> None:
 
 
 def in_use() -> dict[str, Any]:
-    """Return what PyTorch, MKL and oneDNN are held to in this process, for records; None: to nothing."""
+    """Return the kernels that PyTorch, MKL and oneDNN are restricted to in this process, for records; None: to none."""
     import torch
 
     held = {"mkl": "MKL_CBWR", "onednn": "ONEDNN_MAX_CPU_ISA"}

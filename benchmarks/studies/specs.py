@@ -406,13 +406,9 @@ class TrainingSpec(Strict):
         return bool(self.dropout or (self.lora and self.lora.dropout))
 
     @model_validator(mode="after")
-    def _one_budget(self) -> TrainingSpec:
+    def _consistent(self) -> TrainingSpec:
         if (self.epochs is None) == (self.tokens is None):
             raise ValueError("give exactly one budget: `epochs` or `tokens`")
-        return self
-
-    @model_validator(mode="after")
-    def _accuracy_is_known(self) -> TrainingSpec:
         if self.select_by == "accuracy" and not self.validation_questions:
             raise ValueError("`select_by: accuracy` needs answers: give a number of `validation_questions`")
         return self

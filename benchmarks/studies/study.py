@@ -389,29 +389,24 @@ def parse_study(content: Any, place: str) -> Study:
         study = validate_settings(Study, content)
         _ = study.sources  # resolves methods and their options
         require_distinct_rows(study)
-        require_drawable_figures(study)
     except InputError as error:
         raise StudyError(f"{place} is not a valid study:\n{indent(str(error), '  ')}") from error
     return study
 
 
-def require_drawable_figures(study: Study) -> None:
-    """Raise StudyError if a figure is asked for whose numbers no run is going to have."""
-    if Figure.curves in study.figures and not any(run.training.validation_questions for run in study.runs.values()):
-        raise StudyError(
-            "figure `curves` shows accuracy while training, and no run answers questions then: set "
-            "`validation_questions` in `training`, or leave the figure out"
-        )
-
-
 def require_figures_with_runs(study: Study) -> None:
-    """Raise StudyError if a figure is asked for that no run has the times or the latents for. Rehearsals, which time
-    nothing and leave out rows that are too large, keep such figures."""
+    """Raise StudyError if a figure is asked for whose numbers no run is going to have. Rehearsals, which time nothing
+    and leave out rows that are too large, keep such figures."""
     costs = [figure for figure in (Figure.pareto, Figure.overview) if figure in study.figures]
     if costs and not any("time" in run.tasks for run in study.sources.values()):
         raise StudyError(
             f"figure `{costs[0]}` shows accuracy against time, and no run is timed: set `timing`, or leave the figure "
             "out"
+        )
+    if Figure.curves in study.figures and not any(run.training.validation_questions for run in study.runs.values()):
+        raise StudyError(
+            "figure `curves` shows accuracy while training, and no run answers questions then: set "
+            "`validation_questions` in `training`, or leave the figure out"
         )
     of_latents = [figure for figure in study.figures if figure in OF_LATENTS]
     if of_latents and not any(run.steerable_latents for run in study.runs.values()):

@@ -7,21 +7,25 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.composer import ComposerError
-from yaml.constructor import ConstructorError
-from yaml.events import AliasEvent
 
 from benchmarks.files import read_text
 from methods.base import MethodOptions
 from methods.errors import InputError, suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
-POWER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-OLD_NUMBER = re.compile(r"[-+]?0[\d_]+$|.*:")  # octal or sexagesimal, which YAML 1.2 reads otherwise
+FLOAT = r"[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
+PLAIN = {  # what a value without quotes is read as, by YAML 1.2's core schema; with the characters that it begins with
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(?:0|[1-9]\d*)", list("-+0123456789")),
+    "float": (FLOAT, list("-+.0123456789")),
+    "merge": (r"<<", ["<"]),  # of YAML 1.1, which everybody uses
+}
 SHORT = {"lr": "learning_rate", "bs": "batch_size"}  # names that have others near them
 NEEDED = {  # what a value must be in YAML's terms, by pydantic's type of error; for others, pydantic says it
     "float_type": "a number",
@@ -33,8 +37,6 @@ NEEDED = {  # what a value must be in YAML's terms, by pydantic's type of error;
     "model_type": "keys with values (`key: value`)",
     "dict_type": "keys with values (`key: value`)",
 }
-UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # NUL, and halves of characters that YAML can write as escapes
-MOST_NODES = 100_000  # values, list entries and keys of a study, with anchors written out
 SHOWN = 60  # characters of a wrong value that a message quotes
 
 
@@ -48,8 +50,8 @@ def validate_settings(model: type[Settings], content: Any, place: str = "") -> S
     if content is None:
         raise InputError("the file is empty")
     try:
-        text = json.dumps(content, default=_refuse)
-    except TypeError as error:  # caused by a key
+        text = json.dumps(content)
+    except (TypeError, ValueError) as error:  # what only a tag can say, such as `!!set`; an anchor inside itself
         raise InputError(str(error)) from error
     try:
         return model.model_validate_json(text, strict=True)
@@ -57,31 +59,11 @@ def validate_settings(model: type[Settings], content: Any, place: str = "") -> S
         raise InputError("\n".join(_reasons(error, model, json.loads(text), place))) from error
 
 
-def _refuse(value: Any) -> Any:
-    raise InputError(f"YAML reads {value} as a {type(value).__name__}: put quotes around it")
-
-
 class StudyLoader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, as YAML 1.2 does. What other loaders accept in silence is refused: duplicate keys, of
-    which they keep the last, numbers that are not what they look like (010 is 8, 1:30 is 90), keys that are no text,
-    halves of characters, and anchors that stand for themselves or for more than a study could have."""
+    """Reads plain values as YAML 1.2 does: 1e-3 is a number, and yes, 010, 1:30 and dates are text. Keys that stand
+    twice, of which other loaders keep the last in silence, are refused, and so are those that are no text."""
 
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self.sizes: dict[yaml.Node, int] = {}  # how many nodes each node that is read stands for, with itself
-
-    def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
-        alias = self.check_event(AliasEvent)
-        node = super().compose_node(parent, index)
-        if node is None:
-            return None
-        if alias and node not in self.sizes:  # it is still being read
-            raise ComposerError(None, None, "an anchor refers to itself: write out what it stands for", node.start_mark)
-        if not alias:
-            self.sizes[node] = 1 + sum(self.sizes[part] for part in _parts(node))
-        if self.sizes[node] > MOST_NODES:
-            raise ComposerError(None, None, f"more than {MOST_NODES:,} values, by its anchors", node.start_mark)
-        return node
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -95,28 +77,9 @@ class StudyLoader(yaml.SafeLoader):
                 raise ComposerError(None, None, f"key {key.value!r} is there twice", key.start_mark)
         return node
 
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            value = super().construct_object(node, deep)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # e.g. of 2024-13-01
-            shown = node.value if isinstance(node, yaml.ScalarNode) else "this"
-            raise ConstructorError(None, None, f"{shown[:SHOWN]} cannot be read ({error})", node.start_mark) from error
-        if type(value) in (int, float) and OLD_NUMBER.match(node.value):
-            fix = f"{node.value} is read as {value}: write {value}, or put quotes around it"
-            raise ConstructorError(None, None, fix, node.start_mark)
-        if isinstance(value, str) and UNWRITABLE.search(value):
-            raise ConstructorError(None, None, f"{value[:SHOWN]!a} has what no text can have", node.start_mark)
-        return value
 
-
-def _parts(node: yaml.Node) -> list[yaml.Node]:
-    """Return the entries of a list, or the keys and values of a mapping."""
-    if isinstance(node, yaml.MappingNode):
-        return [part for pair in node.value for part in pair]
-    return node.value if isinstance(node, yaml.SequenceNode) else []
-
-
-StudyLoader.add_implicit_resolver("tag:yaml.org,2002:float", POWER, list("-+.0123456789"))
+for tag, (pattern, begins) in PLAIN.items():
+    StudyLoader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$", re.ASCII), begins)
 
 
 def study_content(path: Path) -> Any:
@@ -124,7 +87,8 @@ def study_content(path: Path) -> Any:
     text = read_text(path, "a study is a YAML file in UTF-8")
     try:
         return yaml.load(text, StudyLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # The others are of values that their own tags do not fit, such as `!!int x`
         raise StudyError(f"{path} is not valid YAML: {error}") from error
     except RecursionError as error:
         raise StudyError(f"{path} is not a valid study: its values are nested too deeply") from error

@@ -146,10 +146,6 @@ class PrefetchingLoader(Iterator[Step]):
             raise StopIteration
         return step
 
-    def ids(self, step: Step) -> list[str]:
-        """Return the ids of the examples in a step's global batch."""
-        return [example.id for example in self.data.corpus.examples(step.indices)]
-
 
 def batches_of(
     data: StageLoader, training: TrainingSpec, steps_per_epoch: int, steps: range

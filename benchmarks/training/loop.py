@@ -98,17 +98,14 @@ class TrainState:
     def end_stage(self, stage: Stage, trainable: int, kept: str | None) -> dict[str, Any]:
         """Append the record of the current stage to ``stages``, and return it. ``trainable`` is the number of trainable
         parameters; ``kept`` is the digest of the stage's weights, if they are kept."""
-        earlier = self.stages[-1] if self.stages else {"end_seconds": 0.0, "end_tokens": 0}
         record = {
             "name": stage.name,
             "phase": stage.phase,
             "epochs": stage.epochs,
             "steps": self.stage_step,
             "trainable_parameters": trainable,
-            "seconds": self.seconds - earlier["end_seconds"],
-            "tokens": self.tokens - earlier["end_tokens"],
-            "end_seconds": self.seconds,
-            "end_tokens": self.tokens,
+            "seconds": self.seconds - sum(stage["seconds"] for stage in self.stages),
+            "tokens": self.tokens - sum(stage["tokens"] for stage in self.stages),
             "selected_step": self.best_step,
             "validation": self.validation,
             "warnings": self.standing,
@@ -256,15 +253,9 @@ class Trainer:
         state.tokens += sums.tokens
         state.seconds += seconds
         if state.step % self.training.log_every == 0:
-            line = {
-                "loss": sum(state.terms.values()),
-                **state.terms,
-                **self._metrics(sums),
-                **sums.norms,
-            }
-            line["learning_rate"] = engine.learning_rate(state.stage_step - 1)
-            line |= {"tokens": state.tokens, "seconds": round(state.seconds, 3)}
-            self._log("step", line)
+            losses = {"loss": sum(state.terms.values()), **state.terms, **self._metrics(sums), **sums.norms}
+            place = {"learning_rate": engine.learning_rate(state.stage_step - 1), "tokens": state.tokens}
+            self._log("step", losses | place | {"seconds": round(state.seconds, 3)})
 
     def _validate(self, stage: Stage, engine: Engine, data: StageLoader) -> None:
         state = self.state
@@ -363,7 +354,7 @@ class Trainer:
             if path.is_file():
                 path.unlink()
 
-    def _record(self, environment: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, started: dict[str, Any]) -> dict[str, Any]:
         state, spec = self.state, self.spec
         if self.ranks.first:
             self._tidy()
@@ -383,20 +374,20 @@ class Trainer:
             "examples": state.examples,
             "tokens": state.tokens,
             "stages": state.stages,
-            "final": state.terms,
-            "validation": state.stages[-1]["validation"],
             "wall_seconds": state.seconds,
             "tokens_per_second": state.tokens / max(state.seconds, 1e-9),
             "warnings": state.warnings,
             "weights_sha256": weights_digest,
             "data": read_json(self.paths.data / DONE),
-            "environment": with_hardware(environment),
+            "environment": with_hardware(started),
         }
 
 
 # Fields of the log's lines beside a method's losses and metrics
-LOGGED = {"kind", "step", "stage", "epoch", "loss", "accuracy", "grad_norm", "learning_rate", "tokens", "seconds"}
-LOGGED |= {"selected_step"}
+LOGGED = {
+    *("kind", "step", "stage", "epoch", "tokens", "seconds", "learning_rate"),
+    *("loss", "grad_norm", "accuracy", "selected_step"),
+}
 
 
 class NonFiniteLoss(InputError):
@@ -469,7 +460,8 @@ def optimizer_step(steps: PrefetchingLoader, number: int) -> Sums:
     steps.prefetch()
     reduce_sums(sums, engine.ranks)
     if bad := _not_finite(sums.losses) or _not_finite(sums.norms):
-        raise NonFiniteLoss(bad, sums, step.context, rows=f"; examples {steps.ids(step)}")
+        examples = steps.data.corpus.examples(step.indices)
+        raise NonFiniteLoss(bad, sums, step.context, rows=f"; examples {[example.id for example in examples]}")
     return sums
 
 
@@ -483,13 +475,13 @@ def _require_trainable(method: Method) -> None:
 
 
 def _require_own_names(method: str, names: Iterable[str], given: str) -> None:
-    """Refuse names of losses and metrics that a line of the log has for something else."""
+    """Refuse losses and metrics that are named like a field of the log."""
     if taken := sorted(LOGGED.intersection(names)):
         raise InputError(f"{method}: {given} {taken[0]!r}, which is a field of the log: give it another name")
 
 
 def _require_sums(method: str, output: Output, sums: Sums, stage: Stage) -> None:
-    """Refuse what a method's `forward` returns if it does not go with what its `collate` and `stages` do."""
+    """Check that the losses of `forward` match the denominators of `collate` and the stage's `select_on`."""
     _require_own_names(method, output.losses, "`forward` gives a loss")
     known = sorted(sums.denominators)
     if unknown := sorted(output.losses.keys() - sums.denominators.keys()):

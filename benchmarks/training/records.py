@@ -9,6 +9,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ def training_key(spec: RunSpec, paths: Paths, parent: str | None) -> str:
 
 
 def restore_finished(spec: RunSpec, paths: Paths) -> dict[str, Any] | None:
-    """Return the record of a run that is trained already, with what it would depend on now and with intact weights, and
-    put it where it belongs; return None if there is none.
+    """If the run is already trained with today's settings, data and code, and its weights are intact, put its record
+    back and return it; otherwise return None.
 
     Snakemake removes ``train.json`` of a job that fails, even at its very end, and of one that it is about to run. The
     proof that a run has ended therefore lies beside its weights.
@@ -96,8 +97,10 @@ class RunLog:
         """Drop the lines of later steps, which a resumed run will write again, and any line that was cut off."""
         if self.silent or not self.path.exists():
             return
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if (written := _step_of(line)) is not None and written <= step]
+        kept = list[str]()
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            with suppress(json.JSONDecodeError):  # it was cut off when its run was killed
+                kept += [line] if json.loads(line)["step"] <= step else []
         write_text(self.path, "".join(line + "\n" for line in kept))
         for line in kept:
             self._pass_on(json.loads(line))
@@ -105,11 +108,3 @@ class RunLog:
     def _pass_on(self, line: dict[str, Any]) -> None:
         if self.listener:
             self.listener(line)
-
-
-def _step_of(line: str) -> int | None:
-    """Return the step of a line, or None if the line was cut off when its run was killed."""
-    try:
-        return json.loads(line)["step"]
-    except json.JSONDecodeError:
-        return None
