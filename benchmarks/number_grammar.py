@@ -22,7 +22,7 @@ r"""How a number is written: the one grammar by which gold answers, generated an
   ``12/05/2020``, ``2½``) is part of an expression. That has no value, and is not the number that it begins with. The
   parts of sums, differences and products are numbers, each for itself.
 
-Nothing here fails or takes long for any text: values are kept as digits and an exponent, and never expanded.
+Nothing here fails or takes long for any text: exponents are never expanded.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
-from math import gcd
 
 PROPER = "\u2212\ufe63\uff0d"  # minus signs that are never a dash
 MINUS = f"-\u2010\u2011\u2012\u2013\u2014{PROPER}"
@@ -41,10 +42,11 @@ BLANKS = " \t\u00a0\u2007\u2009\u202f"
 # Patterns of what separates groups of thousands; LaTeX writes `{,}`, `,\!` or `\,`
 SEPARATORS = (",", r"\{,\}", r",\\!", r"\\,", "[\u00a0\u2007\u2009\u202f]", "[ ]", "['\u2019]", "~")
 CURRENCIES = "".join(chr(code) for code in range(0x10000) if unicodedata.category(chr(code)) == "Sc")
-LONGEST_EXPONENT = 18  # digits; a number with a longer exponent has no value
+LONGEST_EXPONENT = 17  # digits; a number with a longer exponent, which `Decimal` may refuse, has no value
 LONGEST_PART = 300  # digits of a numerator or denominator, whose quotient is then within the range of floats
 BEFORE = 40  # characters before a sign that decide what it is
 
+Value = Decimal | Fraction  # both are exact, and equal values of either are equal and hash alike
 _SIGN = f"[{re.escape(PLUS + MINUS)}]"
 _BLANK = f"[{BLANKS}]"
 _CURRENCY = rf"(?:(?:US|CA|AU|NZ|HK|[ACSR])?\\?[{CURRENCIES}]|(?:USD|EUR|GBP|JPY|INR|CNY|CHF)(?![A-Za-z]))"
@@ -75,28 +77,6 @@ ALONE = re.compile(rf"(?:{_NUMBER})\.?(?:{_BLANK}?{_CURRENCY})?", re.VERBOSE)
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """The exact value of a number: ``digits * 10 ** exponent / divisor``. Equal values are equal and hash alike.
-
-    ``digits`` has a sign if it is negative, and no needless zero at either end. ``divisor`` is 1 unless the value has
-    no finite decimal expansion.
-    """
-
-    digits: str
-    exponent: int
-    divisor: int = 1
-
-    @property
-    def whole(self) -> bool:
-        """Whether the value is an integer."""
-        return self.divisor == 1 and self.exponent >= 0
-
-    def __float__(self) -> float:
-        """Return the nearest float, which is infinite for what is too large."""
-        return float(f"{self.digits}e{self.exponent}") if self.divisor == 1 else int(self.digits) / self.divisor
-
-
-@dataclass(frozen=True, slots=True)
 class Number:
     """A number as written, without its currency, separators and percent sign, with ASCII digits and a hyphen as its
     minus sign; and its value. The value of an expression is None, and then ``text`` is the expression as it stands."""
@@ -118,7 +98,7 @@ def read(text: str) -> Number | None:
     """Return the number that a whole text is, or None if it is anything else. A point or a currency may end it."""
     match = ALONE.fullmatch(text.strip())
     found = _number(match, "") if match else None
-    return found if found and found.value else None
+    return found if found and found.value is not None else None
 
 
 def value_of(text: str) -> Value | None:
@@ -160,23 +140,14 @@ def _decimal(match: re.Match[str], minus: str) -> tuple[str, Value | None]:
     digits = _ascii(match["decimal"])
     power = match["power"] or match["braced"] or match["raised"] or ""
     if not power:
-        return minus + digits, _valued(minus, digits, 0)
+        return minus + digits, Decimal(minus + digits)
     sign = "-" if power[0] in MINUS else "+" if power[0] in PLUS else ""
     exponent = _ascii(power)
     mark = "E" if "E" in match["amount"] else "e"
     text = f"{minus}{digits}{mark}{sign}{exponent}"
     if len(exponent) > LONGEST_EXPONENT:
         return text, None
-    return text, _valued(minus, digits, int(f"{sign}{exponent}"))
-
-
-def _valued(minus: str, digits: str, exponent: int) -> Value:
-    whole, _, part = digits.partition(".")
-    left = (whole + part).lstrip("0")
-    kept = left.rstrip("0")
-    if not kept:
-        return Value("0", 0)
-    return Value(minus + kept, exponent - len(part) + len(left) - len(kept))
+    return text, Decimal(f"{minus}{digits}e{sign}{exponent}")
 
 
 def _fraction(match: re.Match[str], minus: str) -> tuple[str, Value | None]:
@@ -189,20 +160,8 @@ def _fraction(match: re.Match[str], minus: str) -> tuple[str, Value | None]:
     top, bottom = int(over), int(under)
     if bottom == 0 or (whole and top >= bottom):
         return text, None
-    top += int(whole or 0) * bottom
-    common = gcd(top, bottom)
-    return text, _quotient(minus, top // common, bottom // common)
-
-
-def _quotient(minus: str, top: int, bottom: int) -> Value:
-    """Return the value of a fraction in lowest terms."""
-    places, rest = 0, bottom
-    while (shared := gcd(rest, 10)) > 1:
-        rest //= shared
-        places += 1
-    if rest == 1:
-        return _valued(minus, str(top * 10**places // bottom), -places)
-    return Value(f"{minus}{top}", 0, bottom)
+    value = Fraction(top + int(whole or 0) * bottom, bottom)
+    return text, -value if minus else value
 
 
 def _ascii(text: str) -> str:

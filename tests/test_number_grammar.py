@@ -122,7 +122,7 @@ def printed(draw: st.DrawFn) -> tuple[str, Fraction]:
 def exact(text: str) -> Fraction:
     found = value_of(text)
     assert found is not None, text
-    return Fraction(int(found.digits)) * Fraction(10) ** found.exponent / found.divisor
+    return Fraction(found)
 
 
 @given(printed())

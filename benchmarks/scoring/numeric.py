@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from fractions import Fraction
 from functools import lru_cache
 
 from benchmarks.number_grammar import Number as Written
@@ -35,7 +36,8 @@ class Number(Scorer):
 
     def vote(self, extracted: str) -> Hashable:
         """Return the value of an answer, so that 5 and 5.0 are one vote; of an expression, its text."""
-        return value_of(extracted) or extracted
+        value = value_of(extracted)
+        return extracted if value is None else value
 
 
 @lru_cache(1 << 16)  # answers repeat, although the chains before them do not
@@ -57,7 +59,7 @@ def _alone(text: str) -> str | None:
 def _equal(found: Value | None, gold: Value | None) -> bool:
     if found is None or gold is None:
         return False
-    if found == gold or gold.whole:
+    if found == gold or (gold.denominator == 1 if isinstance(gold, Fraction) else gold == gold.to_integral_value()):
         return found == gold
     return abs(float(found) - float(gold)) <= TOLERANCE * max(1.0, abs(float(gold)))
 
