@@ -448,6 +448,25 @@ def test_nats_are_those_of_each_example_alone(placed: Method) -> None:
         torch.testing.assert_close(found, torch.cat([getattr(one, part) for one in alone]), rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+def test_one_more_token_costs_its_natural_logarithm(method: Method) -> None:
+    """Where all weights are 0, that is the logarithm of the vocabulary's size, to which a method may have added some
+    tokens. Nats that are means, or in bits, are found by it."""
+    for parameter in method.parameters():
+        parameter.zero_()
+    longer = [replace(example, answer=[*example.answer, example.answer[0]]) for example in examples()]
+    if (found := method.nats(examples())) is None:
+        return
+    more = method.nats(longer)
+    assert more is not None
+    costs = [
+        after - before for before, after in ((found.answer, more.answer), (found.text, more.text)) if before is not None
+    ]
+    added = torch.stack([cost if cost.dim() == 1 else cost.sum(1) for cost in costs]).exp().cpu()
+    size = method.vocabulary.size
+    assert torch.allclose(added, added.mean().round(), rtol=1e-3) and size - 0.5 < added.mean() < size + 16
+
+
 def test_generate_takes_questions_alone() -> None:
     """Gold answers cannot leak: the only inputs are token ids of questions, and settings without text."""
     for cls in available().values():
