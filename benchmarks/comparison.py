@@ -17,7 +17,7 @@ from tabulate import tabulate
 
 from benchmarks.archive import unpacked
 from benchmarks.files import BrokenRecord
-from benchmarks.records.provenance import kernels_of, other_versions
+from benchmarks.records.provenance import kernels_of, outdated_scorers
 from benchmarks.records.results import StudyRecords, read_study, require_records, to_frame
 from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
 from benchmarks.studies.paths import Paths
@@ -165,7 +165,7 @@ def _answers(records: StudyRecords, run: RunSpec, decoding: str, results: Path) 
             f"({record.problems['evaluate']}): run `{home.command(task, results, run.id)}`"
             f"{', then `evaluate`' if task == 'train' else ''}"
         )
-    if older := other_versions(record.evaluate.scorers):
+    if older := outdated_scorers(record.evaluate.scorers):
         raise InputError(
             f"{run.id} of study {records.study.name} was scored by another version of the scorer than today's "
             f"({', '.join(older)}): run `marcos-bench rescore {results / home.name}` first"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.archive import unpacked
 from benchmarks.outputs import published_scores
-from benchmarks.records.provenance import kernels_of, other_versions, provenance
+from benchmarks.records.provenance import kernels_of, outdated_scorers, provenance
 from benchmarks.records.results import StudyRecords, read_collected, with_starts
 from benchmarks.records.schema import RunRecords
 from benchmarks.records.summary import COUNTS, KEYS, OWN, summarise
@@ -29,7 +29,7 @@ def read_external_rows(ours: StudyRecords, named: Sequence[str]) -> ExternalRows
     of outputs that :func:`benchmarks.outputs.score` takes. Files of one NAME are one row. Raise :class:`InputError` if
     one of them cannot be read, or has nothing that belongs beside ``ours``."""
     for id, run in ours.runs.items():
-        if run.evaluate and (tests := other_versions(run.evaluate.scorers)):
+        if run.evaluate and (tests := outdated_scorers(run.evaluate.scorers)):
             raise InputError(
                 f"{id} was scored by another version of the scorer than today's ({', '.join(tests)}), and what others "
                 f"made is not: run `marcos-bench rescore {ours.folder}` first"
@@ -107,7 +107,7 @@ def _difference(ours: StudyRecords, theirs: StudyRecords, id: str) -> str | None
         return f"no record of {'their' if mine else 'our'} data"
     if places := sorted(place for place in mine | other if mine.get(place) != other.get(place)):
         return f"other data ({', '.join(places)})"
-    if tests := other_versions(held.evaluate.scorers):
+    if tests := outdated_scorers(held.evaluate.scorers):
         return f"scored by another version of the scorer than today's ({', '.join(tests)}): `marcos-bench rescore`"
     return None
 

@@ -37,7 +37,7 @@ ROUNDS = 2  # of encoding R from what was spoken
 
 
 class MarCosOwnDrawsOptions(MarCosOptions):
-    """To be those of the MarCos that it starts from, but for the lengths of its phases, its learning rates, and
+    """Must equal those of the MarCos that it starts from, except for the lengths of its phases, its learning rates, and
     `max_step_tokens`, the length to which it speaks in training."""
 
     first_phase: float = Field(

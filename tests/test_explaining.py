@@ -99,7 +99,7 @@ def test_latents_are_written_by_run_and_name(results: Path, tmp_path: Path) -> N
 
 def test_no_file_is_replaced_and_none_is_left_empty(results: Path, tmp_path: Path) -> None:
     (file := tmp_path / "latents.npz").write_text("mine", encoding="utf-8")
-    assert f"{file} is there already" in command(results, "explain", "--text", TEXT, "--output", str(file), code=2)
+    assert f"{file} already exists" in command(results, "explain", "--text", TEXT, "--output", str(file), code=2)
     assert file.read_text(encoding="utf-8") == "mine"
     other = tmp_path / "other.npz"
     text = command(results, "explain", "--text", TEXT, "--output", str(other), "--run", COT, code=2)

@@ -121,7 +121,7 @@ def test_several_nodes_are_a_hostfile_or_a_slurm_job(bare: pytest.MonkeyPatch, t
         command(EIGHT, 6, [])
     hosts = tmp_path / "hosts"
     bare.setenv("MARCOS_BENCH_HOSTFILE", str(hosts))
-    with pytest.raises(InputError, match=r"names .*hosts, which is no file"):
+    with pytest.raises(InputError, match=r"names .*hosts, which is not a file"):
         command(EIGHT, 6, [])
     hosts.write_text("node-0 slots=4\nnode-1 slots=4\n", encoding="utf-8")
     words = command(EIGHT, 6, [])

@@ -212,7 +212,7 @@ def test_rows_of_one_method_have_titles_that_differ() -> None:
 
 def test_a_default_option_that_is_named_tells_no_rows_apart() -> None:
     rows = [{"id": "a", "method": "cot_sft"}, {"id": "b", "method": "cot_sft", "options": {"steps": True}}]
-    with pytest.raises(StudyError, match="rows 'a' and 'b' have the same settings, as what one of them names is the"):
+    with pytest.raises(StudyError, match="rows 'a' and 'b' have the same settings, because one of them spells out the"):
         parse_study({**MINIMAL, "rows": rows}, "place.yaml")
 
 
@@ -294,7 +294,7 @@ def test_schema_is_up_to_date() -> None:
         ({"backbone": {"pretrained": "some/model", "overrides": {"hidden_size": 8}}}, "leave out `overrides`"),
         ({"backbone": {"revision": "1234567"}}, "`revision` is a checkpoint's"),
         ({"tokenizer": {"trained": 400, "revision": "1234567"}}, "`revision` is a published tokenizer's"),
-        (_compared(pairs=[["cot", "co"]]), "name a row 'co', which the study has not; did you mean `cot`"),
+        (_compared(pairs=[["cot", "co"]]), "name a row 'co', which the study does not have; did you mean `cot`"),
         (_compared(pairs=[["cot", "cot"]]), "comparisons: row 'cot' is compared with itself"),
         (_compared(pairs=[["cot"]]), "comparisons.pairs, entry 1: entry 2 is missing"),
         (_compared(against={"cot": ["a"]}, ranking=["cot", "a"]), "rows 'cot' and 'a' are compared twice"),

@@ -78,7 +78,7 @@ def explain_model(folder: Path, question: Question, output: Path | None = None) 
 
 def require_new(output: Path | None) -> None:
     if output is not None and output.exists():
-        raise InputError(f"{output} is there already: name another file, or remove it first")
+        raise InputError(f"{output} already exists: name another file, or remove it first")
 
 
 def show(found: Mapping[str, Explanation], missing: Sequence[str], output: Path | None) -> None:

@@ -193,7 +193,7 @@ def measure(
     if name is None:
         raise InputError("name this machine, as in `--name h200`, or measure `--batching`")
     if not re.fullmatch(NAME, name):
-        raise InputError(f"--name {name}: a folder is called so: take letters, digits, `_`, `.` and `-`")
+        raise InputError(f"--name {name}: it becomes a folder's name: use only letters, digits, `_`, `.` and `-`")
     folder = output or results / "measured" / name
     if sweep:
         refuse_options(context, OF_ROWS, "does not go with --sweep, which measures every method")
@@ -290,4 +290,4 @@ def rescore(folder: FolderArgument, study: StudyOption = None) -> None:
     for line in rescoring.rescore(study_of_folder(folder, study), folder):
         typer.echo(line)
         found += 1
-    typer.echo(f"{found} changes" if found else "no score moves")
+    typer.echo(f"{found} changes" if found else "no score changed")

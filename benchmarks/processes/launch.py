@@ -109,7 +109,7 @@ def command(engine: EngineSpec, threads: int, given: list[str]) -> list[str]:
         return ["srun", *tasks, "--overlap", "--kill-on-bad-exit=1", *python, MODULE, *given, *meet]
     if hostfile := os.environ.get(HOSTFILE_VARIABLE):
         if not os.path.isfile(hostfile):
-            raise InputError(f"{HOSTFILE_VARIABLE} names {hostfile}, which is no file: give DeepSpeed's list of hosts")
+            raise InputError(f"{HOSTFILE_VARIABLE} names {hostfile}, which is not a file: name a DeepSpeed hostfile")
         size = [f"--num_nodes={engine.nodes}", f"--num_gpus={engine.gpus}", f"--master_port={port}"]
         runner = [*python, "deepspeed.launcher.runner", f"--hostfile={hostfile}", *size]
         return [*runner, "--no_local_rank", "--module", MODULE, *given]

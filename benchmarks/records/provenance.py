@@ -202,6 +202,6 @@ def _data(record: dict[str, Any]) -> Iterator[str]:
         yield f"a vocabulary of {record['tokenizer']['size']:,} tokens"
 
 
-def other_versions(scorers: Mapping[str, ScoredBy]) -> list[str]:
-    """Return the test sets that another version of their scorer scored than today's."""
+def outdated_scorers(scorers: Mapping[str, ScoredBy]) -> list[str]:
+    """Return the test sets that were scored by another version of their scorer than today's."""
     return [test for test, scorer in scorers.items() if scorer.version != scorer_of_recorded(test).version]

@@ -160,7 +160,7 @@ class RunSpec(Strict):
     def covers(self, asked: RunSpec) -> bool:
         """Return whether this run, if it is trained like the ``asked`` run, provides all of that run's results."""
         held, wanted, parts = self.evaluation, asked.evaluation, {"tests", "decodings"}
-        ours, theirs = (  # a run has the decodings that are meant for its method: which others there are is no matter
+        ours, theirs = (  # a run has the decodings that are meant for its method: other decodings do not matter
             {name: spec.model_copy(update={"only": None}) for name, spec in evaluation.decodings.items()}
             for evaluation in (held, wanted)
         )

@@ -166,7 +166,7 @@ class DecodingSpec(Strict):
     )
 
     @model_validator(mode="after")
-    def _nucleus_is_drawn_from(self) -> DecodingSpec:
+    def _top_p_needs_sampling(self) -> DecodingSpec:
         if self.top_p < 1 and self.tokens == "greedy":
             raise ValueError("`top_p` is for tokens that are drawn: set `tokens: sample`, or leave it out")
         return self
@@ -189,7 +189,7 @@ class EvaluationSpec(Strict):
 
     @field_validator("decodings")
     @classmethod
-    def _go_with_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
+    def _check_default(cls, value: dict[str, DecodingSpec]) -> dict[str, DecodingSpec]:
         if "default" not in value:
             raise ValueError("one decoding must be named `default`: the main table shows it")
         if value["default"].only is not None:
@@ -211,7 +211,7 @@ class EvaluationSpec(Strict):
     def _controls_have_another_question(self) -> EvaluationSpec:
         if self.batch_size == 1 and (found := [n for n, spec in self.decodings.items() if spec.thoughts != "own"]):
             raise ValueError(
-                f"`{found[0]}` takes the latents of other questions of a batch: `batch_size` must be over 1"
+                f"`{found[0]}` takes the latents of other questions of a batch: `batch_size` must be at least 2"
             )
         return self
 

@@ -127,7 +127,7 @@ class Study(Strict):
         path = folder / (found[2] if found else name)
         if not path.is_file():
             otherwise = f"unset {found[1]}" if found else "leave it out of the study"
-            raise StudyError(f"`published` names {name}, but {path} is no file: put it there, or {otherwise}")
+            raise StudyError(f"`published` names {name}, but there is no file {path}: put it there, or {otherwise}")
         return path
 
     @model_validator(mode="after")
@@ -489,7 +489,7 @@ def require_comparable(study: Study) -> None:
         for row in pair:
             if row not in known:
                 near = suggestion(row, known) or f"; known: {', '.join(known)}"
-                raise ValueError(f"`comparisons` name a row {row!r}, which the study has not{near}")
+                raise ValueError(f"`comparisons` name a row {row!r}, which the study does not have{near}")
         if pair not in somewhere:
             raise ValueError(f"`comparisons` name {pair[0]!r} and {pair[1]!r}, of which no block has both")
 
@@ -517,7 +517,7 @@ def require_distinct_rows(study: Study) -> None:
                     f"block {block.id!r}: its `options` of {one.method} replace what tells row {other.id!r} from "
                     f"{one.id!r}: leave them out of the block, or one of the rows"
                     if block.options.get(one.method)
-                    else f"rows {one.id!r} and {other.id!r} have the same settings, as what one of them names is the "
+                    else f"rows {one.id!r} and {other.id!r} have the same settings, because one of them spells out the "
                     "default: leave one out"
                 )
 

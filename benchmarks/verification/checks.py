@@ -21,7 +21,7 @@ import pandas as pd
 from benchmarks.archive import unpacked
 from benchmarks.data.sets import DATASETS
 from benchmarks.files import BrokenRecord, MissingKey, read_json
-from benchmarks.records.provenance import kernels_of, other_versions
+from benchmarks.records.provenance import kernels_of, outdated_scorers
 from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import EvaluateRecord, Record, parsed
 from benchmarks.scoring.scorers import scorer_of
@@ -115,7 +115,7 @@ def _run(spec: RunSpec, paths: Paths) -> Iterator[Finding]:
         problems, older = list(_origin(record, task, recorded, spec)), []
         if isinstance(record, EvaluateRecord):
             problems += wrong_answers(record.model_dump(), paths, spec.data.form)
-            older = other_versions(record.scorers)
+            older = outdated_scorers(record.scorers)
         if older:
             text = f"scored by another version of the scorer than today's ({', '.join(older)})"
             problems.append(f"{text}: `marcos-bench rescore` scores the answers again")

@@ -15,7 +15,7 @@ from benchmarks.archive import refuse_packed
 from benchmarks.data import load_records
 from benchmarks.evaluation.task import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
-from benchmarks.records.provenance import other_versions
+from benchmarks.records.provenance import outdated_scorers
 from benchmarks.records.results import read_collected, to_frame, write_collected
 from benchmarks.records.schema import EvaluateRecord, ScoredBy, parsed
 from benchmarks.scoring.diversity import draw_statistics
@@ -155,7 +155,7 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
 def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
     """Score the answers of one run anew, and write its predictions and its record. Yield each score that moves."""
     record = read_json(paths.record("evaluate"))
-    stale = other_versions({test: ScoredBy(**by) for test, by in record["scorers"].items()})
+    stale = outdated_scorers({test: ScoredBy(**by) for test, by in record["scorers"].items()})
     for name, digest in record["predictions"].items() if stale else ():
         path = paths.predictions(name)
         frame = _rescored(read_parquet(path, digest, "`evaluate`"), stale, form)
