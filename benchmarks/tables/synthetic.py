@@ -92,7 +92,8 @@ class SyntheticTable(TableBuilder):
         yield from self.extra_cells(block, row)
 
     def extra_cells(self, block: Block, row: Row) -> Iterator[Cell]:
-        yield _entropy(self.draws(block, row, drawn=True))
+        line = self.evaluated_line(block, row, drawn=True)
+        yield _entropy([] if line is None or pd.isna(line["accuracy"]) else self.draws(block, row, line))
 
     def evaluated_line(self, block: Block, row: Row, drawn: bool) -> dict[str, Any] | None:
         """Return the line of a row's first evaluated decoding that draws (or does not), or None; if none has been
@@ -120,11 +121,8 @@ class SyntheticTable(TableBuilder):
 
     # ---- details
 
-    def draws(self, block: Block, row: Row, drawn: bool) -> list[DrawStatistics]:
-        """Return statistics of the draws of every step and training seed."""
-        line = self.evaluated_line(block, row, drawn)
-        if line is None or pd.isna(line["accuracy"]):
-            return []
+    def draws(self, block: Block, row: Row, line: dict[str, Any]) -> list[DrawStatistics]:
+        """Return statistics of the draws of every step and training seed in the answers that a line is about."""
         records = self.records.evaluations(block.id, row.id)
         tests = [record.decodings[line["decoding"]].tests[line["test"]] for record in records]
         return [draws for by_seed in zip(*(test.draws for test in tests), strict=True) for draws in by_seed]
@@ -136,11 +134,12 @@ class SyntheticTable(TableBuilder):
         return Grid("Details", (*(Column(name) for name in names), *self._nats.columns), sections)
 
     def _detail_lines(self, block: Block, row: Row) -> Iterable[Line]:
-        for drawn in (True, False):
-            line = self.evaluated_line(block, row, drawn)
+        (test,) = self.study.tests_of(block)
+        for name in ("default", *self.decodings()):
+            line = self.summary.line(block.id, row.id, name, test)
             if line is None or pd.isna(line["accuracy"]):
                 continue
-            draws = self.draws(block, row, drawn)
+            draws = self.draws(block, row, line)
             agreement = [one.agreement for one in draws if one.agreement is not None]
             cells = (
                 cell(line["n"], "{:,}".format),
@@ -154,7 +153,7 @@ class SyntheticTable(TableBuilder):
                 _mean(agreement, percent),
                 *self._nats.cells(block, row),
             )
-            decoding = f" ({'sampled' if drawn else 'greedy'}: {decoding_label(line['decoding'])})"
+            decoding = f" ({'sampled' if line['stochastic'] else 'greedy'}: {decoding_label(name)})"
             yield Line(Cell(line["title"] + self.dead_r_suffix(line) + decoding), cells, row.indent)
 
     def legend(self) -> Iterator[str]:
