@@ -101,8 +101,11 @@ def unpack(folder: Path, target: Path) -> None:
 
 def studies_of(folder: Path) -> set[str]:
     """Return the names of the studies that made the runs of a collected study."""
-    runs = read_json(folder / COLLECTED).get("runs", {}).values()
-    return {run["train"]["spec"]["study"] for run in runs if run["train"]}
+    path = folder / COLLECTED
+    try:
+        return {run["train"]["spec"]["study"] for run in read_json(path)["runs"].values() if run["train"]}
+    except (AttributeError, TypeError) as error:
+        raise BrokenRecord(f"{path} is no collection of run records: run `marcos-bench collect` again") from error
 
 
 def refuse_packed(folder: Path) -> None:

@@ -98,7 +98,7 @@ def gold_of(answers: pd.DataFrame) -> dict[str, str]:
 def require_same_questions(test: str, a: dict[str, str], b: dict[str, str]) -> None:
     """Raise :class:`InputError` if what two sides answered under the name of a test set has other gold answers."""
     if not a.keys() & b.keys():
-        raise InputError(f"{test}: the two sides answered no question in common: evaluate both on the same one")
+        raise InputError(f"{test}: the two sides have no question in common: evaluate both on the same questions")
     for id in a:
         if b.get(id, a[id]) != a[id]:
             raise InputError(

@@ -64,6 +64,9 @@ def test_studies_that_made_the_runs_are_named(folder: Path, tmp_path: Path) -> N
     collected["runs"]["equation/marcos/s0"]["train"]["spec"]["study"] = "other"
     write_json(tmp_path / "fake" / COLLECTED, collected)
     assert studies_of(tmp_path / "fake") == {"fake", "other"}
+    write_json(tmp_path / "fake" / COLLECTED, {"runs": []})
+    with pytest.raises(BrokenRecord, match="is no collection of run records"):
+        studies_of(tmp_path / "fake")
 
 
 def test_the_same_results_give_the_same_archive(folder: Path, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_study_is_shown_with_its_blocks_rows_and_tests() -> None:
         ("measure smoke --batching --row marcos", "--row does not go with --batching"),
         ("measure smoke --name here --questions 3", "--questions goes with --batching"),
         ("measure smoke", "name this machine, as in `--name h200`, or measure `--batching`"),
-        ("measure smoke --name ../h200", "take letters, digits"),
+        ("measure smoke --name ../h200", "use only letters, digits"),
         ("data quick --block equatoin", "study quick has no block 'equatoin'; its blocks are: text, equation"),
         ("table smoke --table ablation", "smoke does not list the table ablation; its tables are: main, decoding, con"),
         # Otherwise, the run of the other study would be trained a second time
@@ -163,7 +163,7 @@ def test_a_broken_study_is_named_and_the_others_are_listed(tmp_path: Path, monke
     (tmp_path / "broken.yaml").write_text("name: [broken", encoding="utf-8")
     monkeypatch.setattr("benchmarks.studies.study.STUDIES", tmp_path)
     lines = output("list", "studies", code=2).splitlines()
-    assert f"error: {tmp_path}/broken.yaml is not valid YAML" in lines[3]
+    assert f"error: {tmp_path}/broken.yaml: not valid YAML" in lines[3]
     assert [line.split()[0] for line in lines[:3]] == ["a_name_of_more_than_16_letters", "first", "last"]
     assert {line.index("Smoke test") for line in lines[:3]} == {32}
 

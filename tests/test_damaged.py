@@ -75,7 +75,7 @@ class SecondOfTwo(Ranks):
 
 
 def test_a_rank_with_a_full_disk_removes_its_own_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other ranks still write to the folder. The next checkpoint removes what they left."""
+    """Other ranks still write to the folder. The next start removes what they left."""
 
     def half(_: Any, path: Path) -> None:
         path.write_bytes(b"half")
@@ -87,6 +87,7 @@ def test_a_rank_with_a_full_disk_removes_its_own_file_alone(tmp_path: Path, monk
         patch.setattr(checkpoints, "save_file", half)
         checkpoints.save(tmp_path, "step-2", [("weight", torch.ones(2))], [], {"key": "k"}, SecondOfTwo())
     assert list(tmp_path.rglob("*.safetensors")) == [others]
+    assert checkpoints.load_latest(tmp_path, "k") is None
     save(tmp_path, 3, "k")
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003-000"]
 

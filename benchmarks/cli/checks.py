@@ -224,17 +224,15 @@ def measure(
 
 def _setting(text: str) -> tuple[str, Any]:
     """Return the dotted name and the value of a setting, which is written as in YAML."""
-    import yaml
-
-    from benchmarks.studies.validation_errors import StudyLoader
+    from benchmarks.studies.validation_errors import parse_yaml
 
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text}: write NAME=VALUE, as in options.posterior=noisy")
     try:
-        return name, yaml.load(value, StudyLoader)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {text}: the value is not valid YAML: {error}") from error
+        return name, parse_yaml(value)
+    except InputError as error:
+        raise InputError(f"--set {text}: {error}") from error
 
 
 def _measure_batching(study: Study, results: Path, output: Path | None, repeats: int, questions: int) -> None:

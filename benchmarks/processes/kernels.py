@@ -20,7 +20,8 @@ PORTABLE = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX
 
 
 class OtherKernels(InputError):
-    """This process cannot compute with the kernels that a study asks for; one that begins with :data:`PORTABLE` can."""
+    """This process cannot compute with the kernels that a study asks for; one that starts with :data:`PORTABLE` in its
+    environment can."""
 
 
 def require(kernels: Kernels) -> None:
@@ -44,7 +45,8 @@ def require(kernels: Kernels) -> None:
 
 
 def in_use() -> dict[str, Any]:
-    """Return the kernels that PyTorch, MKL and oneDNN are restricted to in this process, for records; None: to none."""
+    """Return the kernels that PyTorch, MKL and oneDNN are restricted to in this process, for records; None: not
+    restricted."""
     import torch
 
     held = {"mkl": "MKL_CBWR", "onednn": "ONEDNN_MAX_CPU_ISA"}

@@ -202,7 +202,7 @@ def read_records(folder: Path, spec: RunSpec) -> RunRecords:
     return RunRecords(**records, problems=problems)
 
 
-def read_model(path: Path, model: type[M], again: str, missing: str = "") -> M:
+def read_model(path: Path, model: type[M], again: str, missing: str = "run the task that writes it") -> M:
     """Read a JSON file that has the form of ``model``. Raise :class:`BrokenRecord` if it is unreadable: ``missing``
     tells what to do without a file, ``again`` with a broken one."""
     try:

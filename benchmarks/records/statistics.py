@@ -32,7 +32,8 @@ PAIR = ["a", "b", "n", "difference", "p_value", "p_holm", "kind"]  # columns of 
 @dataclass(frozen=True)
 class PairedTest:
     """A two-sided paired test of two rows. ``difference`` is the mean correctness of the first minus that of the second
-    over ``n`` shared questions; ``p_value`` is NaN if it cannot be tested (see :func:`testable`)."""
+    over ``n`` shared questions, and NaN without any; ``p_value`` is NaN if it cannot be tested (see
+    :func:`testable`)."""
 
     n: int
     difference: float

@@ -33,7 +33,7 @@ def questions(results: Path, study: str) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     again = "run `marcos-bench collect` again"
-    held = read_model(results / study / COLLECTED, Collected, again)
+    held = read_model(results / study / COLLECTED, Collected, again, again)
     try:
         frame = pd.read_csv(path)
         shown = frame.loc[frame["shown"]].dropna(subset="run")

@@ -19,7 +19,7 @@ from benchmarks.archive import ARCHIVE, studies_of, unpacked
 from benchmarks.data import get_dataset
 from benchmarks.environment import environment, with_hardware
 from benchmarks.files import BrokenRecord, sha256, write_text
-from benchmarks.report.questions import questions
+from benchmarks.report.questions import FRAME, questions
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
@@ -93,7 +93,8 @@ def _table_library() -> dict[str, str]:
 def _questions(study: Path) -> bool:
     """Write the page of a study's questions, if there is an answer to any. Return whether there is."""
     with unpacked(study.parent, [study.name]) as results:
-        others = studies_of(results / study.name) - {study.name}
+        answered = (results / study.name / FRAME).is_file()
+        others = studies_of(results / study.name) - {study.name} if answered else set[str]()
     with unpacked(study.parent, [study.name, *sorted(others)]) as results:
         blocks = questions(results, study.name)
     if blocks:

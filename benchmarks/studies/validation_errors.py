@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +20,12 @@ from methods.errors import InputError, suggestion
 
 Settings = TypeVar("Settings", bound=BaseModel)
 FLOAT = r"[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
-PLAIN = {  # what a value without quotes is read as, by YAML 1.2's core schema; with the characters that it begins with
+PLAIN = {  # what a value without quotes is read as, by YAML 1.2's core schema, with the characters that may begin it
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    "int": (r"[-+]?(?:0|[1-9]\d*)", list("-+0123456789")),
+    "int": (r"[-+]?(?:0|[1-9]\d*)", list("-+0123456789")),  # not 010 or 0x1F, which loaders read differently
     "float": (FLOAT, list("-+.0123456789")),
-    "merge": (r"<<", ["<"]),  # of YAML 1.1, which everybody uses
+    "merge": (r"<<", ["<"]),  # of YAML 1.1, but widely used
 }
 SHORT = {"lr": "learning_rate", "bs": "batch_size"}  # names that have others near them
 NEEDED = {  # what a value must be in YAML's terms, by pydantic's type of error; for others, pydantic says it
@@ -37,6 +38,7 @@ NEEDED = {  # what a value must be in YAML's terms, by pydantic's type of error;
     "model_type": "keys with values (`key: value`)",
     "dict_type": "keys with values (`key: value`)",
 }
+MOST_VALUES = 100_000  # of a study, with anchors written out
 SHOWN = 60  # characters of a wrong value that a message quotes
 
 
@@ -50,8 +52,9 @@ def validate_settings(model: type[Settings], content: Any, place: str = "") -> S
     if content is None:
         raise InputError("the file is empty")
     try:
-        text = json.dumps(content)
-    except (TypeError, ValueError) as error:  # what only a tag can say, such as `!!set`; an anchor inside itself
+        text = json.dumps(content, ensure_ascii=False)
+        text.encode()
+    except (TypeError, ValueError) as error:  # of a value that only a tag makes, such as `!!set`, or half a character
         raise InputError(str(error)) from error
     try:
         return model.model_validate_json(text, strict=True)
@@ -60,8 +63,8 @@ def validate_settings(model: type[Settings], content: Any, place: str = "") -> S
 
 
 class StudyLoader(yaml.SafeLoader):
-    """Reads plain values as YAML 1.2 does: 1e-3 is a number, and yes, 010, 1:30 and dates are text. Keys that stand
-    twice, of which other loaders keep the last in silence, are refused, and so are those that are no text."""
+    """Reads plain values as YAML 1.2 does: 1e-3 is a number, and yes, 010, 1:30 and dates are text. Duplicate keys, of
+    which other loaders keep the last in silence, are refused, and so are keys that are no text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
@@ -82,16 +85,37 @@ for tag, (pattern, begins) in PLAIN.items():
     StudyLoader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$", re.ASCII), begins)
 
 
-def study_content(path: Path) -> Any:
-    """Return the content of a study's file, not yet validated."""
-    text = read_text(path, "a study is a YAML file in UTF-8")
+def parse_yaml(text: str) -> Any:
+    """Return what a YAML text says. Raise :class:`InputError` if it is not valid."""
     try:
-        return yaml.load(text, StudyLoader)
+        content = yaml.load(text, StudyLoader)
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The others are of values that their own tags do not fit, such as `!!int x`
-        raise StudyError(f"{path} is not valid YAML: {error}") from error
+        raise InputError(f"not valid YAML: {error}") from error
     except RecursionError as error:
-        raise StudyError(f"{path} is not a valid study: its values are nested too deeply") from error
+        raise InputError("its values are nested too deeply") from error
+    if _size(content, {}) > MOST_VALUES:
+        raise InputError(f"an anchor stands for itself, or for over {MOST_VALUES:,} values: write out what is meant")
+    return content
+
+
+def _size(value: Any, sizes: dict[int, float]) -> float:
+    """Return how many values a value stands for, with itself and anchors written out: no end, if one is in itself."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in sizes:
+        sizes[id(value)] = math.inf
+        parts = value.values() if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(_size(part, sizes) for part in parts)
+    return sizes[id(value)]
+
+
+def study_content(path: Path) -> Any:
+    """Return the content of a study's file, not yet validated."""
+    try:
+        return parse_yaml(read_text(path, "a study is a YAML file in UTF-8"))
+    except InputError as error:
+        raise StudyError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 
 def _reasons(error: ValidationError, model: type[BaseModel], content: Any, place: str) -> list[str]:

@@ -481,7 +481,8 @@ def _require_own_names(method: str, names: Iterable[str], given: str) -> None:
 
 
 def _require_sums(method: str, output: Output, sums: Sums, stage: Stage) -> None:
-    """Check that the losses of `forward` match the denominators of `collate` and the stage's `select_on`."""
+    """Check that losses and statistics of `forward` are sums, and that its losses match the denominators of `collate`
+    and the stage's `select_on`."""
     _require_own_names(method, output.losses, "`forward` gives a loss")
     known = sorted(sums.denominators)
     if unknown := sorted(output.losses.keys() - sums.denominators.keys()):

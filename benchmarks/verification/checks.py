@@ -309,7 +309,7 @@ def _table(records: StudyRecords, table: Table) -> Iterator[Finding]:
                 path.name, "differs", f"a row whose numbers cannot be reproduced: {' '.join(lost.split())[:100]}"
             )
         else:
-            yield Finding(path.name, "drift", f"only the wording has changed, {first_change(old, text)}")
+            yield Finding(path.name, "drift", f"only text has changed or was added, {first_change(old, text)}")
 
 
 def lost_row(old: str, new: str) -> str:
