@@ -146,7 +146,6 @@ def test_latents_of_training_are_the_posteriors(results: Path) -> None:
 def summation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     """Return a study of Random Summation, and a folder with its data and untrained weights."""
     content = small("synthetic", ("rs",)).model_dump(mode="json") | {"analysis": {"questions": 3, "samples": 1}}
-    del content["evaluation"]["decodings"]["half_temperature"]  # it names a method that no row of these has
     rs, folder = parse_study(content, "the test's study"), tmp_path_factory.mktemp("summation")
     prepare(rs, rs.blocks[0], folder)
     spec = rs.runs["rs/marcos/s0"]

@@ -38,6 +38,10 @@ def small(name: str, blocks: tuple[str, ...]) -> Study:
         block["data"] |= {"validation": 8, "limit": 64}
         block.get("options", {}).pop("marcos_own_draws", None)
     content["rows"] = [{key: value for key, value in row.items() if key != "blocks"} for row in content["rows"][:2]]
+    kept = {row["method"] for row in content["rows"]}
+    for decoding in content["evaluation"]["decodings"].values():
+        if "only" in decoding:
+            decoding["only"] = [method for method in decoding["only"] if method in kept]
     for place in (content, *content["rows"], *content["blocks"]):
         if "training" in place:
             place["training"].pop("epochs", None)
