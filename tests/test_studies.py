@@ -226,10 +226,11 @@ def test_a_row_s_own_decoding_that_its_method_cannot_have_is_left_out() -> None:
 
 def test_default_rows_of_further_studies_are_runs_of_the_main_ones() -> None:
     shared = {name: [id for id, run in load_study(name).sources.items() if run.study != name] for name in shipped()}
-    for name in ("ablation", "one_shot", "sweeps", "small_3b", "paper_ablation", "paper_one_shot", "paper_sweeps"):
+    for name in ("ablation", "sweeps", "small_3b", "paper_ablation", "paper_one_shot", "paper_sweeps"):
         assert "equation/marcos/s0" in shared[name], name
     assert "equation/deep_0/s0" in shared["sweeps"]  # w/o Neu_deep
-    for name in ("one_shot", "small_3b", "paper_one_shot_text", "paper_sweeps_text"):
+    assert "equation/marcos_wo_r/s0" in shared["one_shot"]
+    for name in ("small_3b", "paper_one_shot_text", "paper_sweeps_text"):
         assert "text/marcos/s0" in shared[name], name
 
 
