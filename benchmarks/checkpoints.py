@@ -1,12 +1,11 @@
 """Checkpoints that survive being killed at any moment: written aside, flushed, renamed last, verified on load.
 
 A checkpoint is a folder that holds weights and optimizer states in safetensors files, and ``state.json`` with the
-digests of these files. Loading it executes no code. Tensors are stored whole, in float32, under the names of their
-parameters, whatever engine trained them. Any number of ranks can therefore resume from it, without DeepSpeed's
-universal checkpoints, which are pickles. If there are several ranks, each writes a file of its own
+digests of these files. Loading it executes no code. Tensors are stored whole, in their own type (weights: float32),
+under the names of their parameters, whatever engine trained them. Any number of ranks can therefore resume from it,
+without DeepSpeed's universal checkpoints, which are pickles. If there are several ranks, each writes a file of its own
 (``model-00001-of-00008.safetensors``), so no rank has to hold all tensors or write for the others. The folder must be
-on a file system that all nodes share.
-"""
+on a file system that all nodes share."""
 
 from __future__ import annotations
 

@@ -54,6 +54,6 @@ def task_modules(spec: RunSpec, task: str) -> set[str]:
     """Return the modules that decide what a task of a run writes, besides its method's: scorers of the run's test sets
     if it scores answers, and that of its training data if accuracy selects weights."""
     if task == "train" and spec.training.select_by == "accuracy":
-        return {*CODE["train"], *CODE["select"], *scoring_modules([spec.data.train])}
+        return {*CODE["train"], *CODE["select"], *scoring_modules([spec.data.held_out])}
     scores = task in ("evaluate", "analyse")
     return {*CODE[task], *(scoring_modules(spec.evaluation.tests) if scores else ())}

@@ -262,8 +262,7 @@ class CoLaR(Method):
         """Feed vectors until each row's separator. Return the prefix, the vectors (B, n, d), and the mask (B, n) of
         those that belong to the chain of their row.
 
-        A row whose chain has ended stays in the batch, but neither attends to nor counts what it is fed. Its vectors
-        are still computed, so that with ``exchanged`` thoughts every row always receives another question's vector.
+        A row whose chain has ended stays in the batch, but neither attends to nor counts what it is fed.
         """
         head = self.lm.get_output_embeddings()
         ends = replace(decoding, top_p=1.0)  # nucleus sampling is for answers only
@@ -277,6 +276,8 @@ class CoLaR(Method):
             # Also if lengths are forced: choosing a token is part of the work
             written = choose_tokens(head(prefix.hidden), ends, keys["ends"], step)
             running = running & (written != self.separator) if lengths is None else lengths > step + 1
+            if decoding.thoughts == "exchanged":  # a chain ends where it ends for the question whose it is
+                running = swap_latents(running, decoding)
             if not running.any():
                 break
         return prefix, torch.stack(latents, dim=1), torch.stack(thought, dim=1)

@@ -69,7 +69,7 @@ class Decoding:
     latents: Latents = "default"
     temperature: float = 1.0  # of tokens that are drawn, and a factor on the deviation of latents that are
     top_p: float = 1.0
-    thoughts: Literal["own", "exchanged", "mean"] = "own"  # controls: another row's latents, or the batch mean
+    thoughts: Literal["own", "exchanged", "mean"] = "own"  # whose latents answers are given: `decoding.swap_latents`
     seed: int = 0
     max_new_tokens: int = 128
     answer_only: bool = True  # skip the steps, if the method can; False: generate them too

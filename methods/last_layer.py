@@ -41,10 +41,10 @@ class NarrowLayer(nn.Module):
     """A decoder layer that takes the argument ``last`` of :func:`forward_last`. The classes of :func:`_narrowed` derive
     from it and from the layer's own class."""
 
-    def forward(self, hidden_states: Tensor, *args: Any, last: int | None = None, **kwargs: Any) -> Tensor:
+    def forward(self, hidden_states: Tensor, *, last: int | None = None, **kwargs: Any) -> Tensor:
         """Return the states (B, last, d) of the last positions, given those of all (B, n, d)."""
         if last is None or last >= hidden_states.shape[1]:
-            return super().forward(hidden_states, *args, **kwargs)
+            return super().forward(hidden_states, **kwargs)
         return self._at_last(hidden_states, last, **kwargs)
 
     def _at_last(
@@ -53,11 +53,13 @@ class NarrowLayer(nn.Module):
         last: int,
         attention_mask: Tensor | None = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
+        cache: Any = None,
         past_key_values: Any = None,
         **_: Any,
     ) -> Tensor:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+        cache = past_key_values if cache is None else cache  # its name before transformers 5.24
         layer: Any = self
         attention = layer.self_attn
         normed, asking = layer.input_layernorm(states), states[:, -last:]
@@ -72,8 +74,8 @@ class NarrowLayer(nn.Module):
         assert position_embeddings is not None
         query = _rotated(query, *(part[:, -last:] for part in position_embeddings))
         key = _rotated(key, *position_embeddings)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, attention.layer_idx)
+        if cache is not None:
+            key, value = cache.update(key, value, attention.layer_idx)
         if attention_mask is not None:
             attention_mask = attention_mask[:, :, -last:]
         elif last > 1:

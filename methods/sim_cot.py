@@ -79,12 +79,12 @@ class SimCoT(Method):
         batch = self.base.collate(examples, context)
         texts = [self.explanations(example, context) for example in examples]
         weights, most = self.text_weights(texts), max(map(len, texts))
-        rows = [  # examples with fewer groups of latents than others have them at the end
-            (row * most + most - len(own) + i, weights[row][i], [*text, self.vocabulary.eos])
-            for row, own in enumerate(texts)
-            for i, text in enumerate(own)
-            if text
-        ]
+        rows = []
+        for row, (own, shares) in enumerate(zip(texts, weights, strict=True)):
+            first = (row + 1) * most - len(own)  # an example with fewer groups of latents has them at the end
+            for group, (text, share) in enumerate(zip(own, shares, strict=True), start=first):
+                if text:
+                    rows.append((group, share, [*text, self.vocabulary.eos]))
         if not rows and most:  # a text of weight 0, so that every micro-batch takes the same path
             rows = [(0, 0.0, [self.vocabulary.eos])]
         ids, written = pad([text for _, _, text in rows], self.vocabulary.eos)

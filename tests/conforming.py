@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from benchmarks.evaluation.inference import generate
 from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Method, Setup, Vocabulary
 from methods.generation import Decoding
@@ -57,8 +58,7 @@ def questions() -> list[Sequence[int]]:
 
 def say(method: Method, asked: list[Sequence[int]], **decoding: object) -> list[list[int]]:
     """Return answers without padding."""
-    with torch.no_grad():
-        answer = method.generate(asked, Decoding(max_new_tokens=12, **decoding)).answer  # type: ignore[arg-type]
+    answer = generate(method, asked, Decoding(max_new_tokens=12, **decoding), "float32").answer  # type: ignore[arg-type]
     assert answer.dtype == torch.long and answer.shape[:-1] == (len(asked),)
     return [[token for token in row if token != EOS] for row in answer.tolist()]
 

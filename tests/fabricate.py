@@ -135,6 +135,9 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
         frame = predictions(spec, shares, decoding.seeds if drawn else 1)
         latents = LATENTS if get_method(spec.method).has_latents else 0.0
         frame["latent_steps"] = float(next(iter(decoding.options.values()), latents))
+        if decoding.thoughts == "exchanged":  # half of the wrong answers are those of the question before
+            frame["latents_of"] = np.roll(frame["id"], 1)
+            frame["follows"] = ~frame["correct"] & (np.arange(len(frame)) % 2 > 0)
         path = run / "predictions" / f"{name}.parquet"
         digests[name] = write_parquet(path, frame)
         tests = {str(test): scores(part) for test, part in frame.groupby("test")}
@@ -211,6 +214,7 @@ def scores(frame: pd.DataFrame) -> dict[str, Any]:
         "strict": by_seed,
         "no_answer": [0.0] * len(by_seed),
         "deduplicated": [float(np.mean(part["correct"])) for _, part in clean.groupby("seed")],
+        **({"follows": [float(np.mean(frame["follows"]))]} if "follows" in frame else {}),
         "forward_passes_per_question": 0.25,
         "tokens_per_question": 4.0,
         "latent_steps": float(np.mean(frame["latent_steps"])),

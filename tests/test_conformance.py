@@ -23,6 +23,7 @@ from torch.func import functional_call
 from benchmarks.budgets import curriculum
 from benchmarks.data import prepare
 from benchmarks.engine.layers import checkpoint_activations
+from benchmarks.evaluation.inference import generate
 from benchmarks.models import _WithoutDraws
 from benchmarks.plan.memory import shapes_only
 from benchmarks.studies.paths import Paths
@@ -411,8 +412,8 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
     assert trace, "`generate` returns its latents as `trace` if the decoding asks for it"
     assert all(len(tensor) == len(questions()) for tensor in trace.values()), "one row of each trace per question"
     for thoughts in ("exchanged", "mean"):
-        with torch.no_grad():
-            other = method.generate(questions(), Decoding(trace=True, max_new_tokens=4, thoughts=thoughts)).trace
+        control = Decoding(trace=True, max_new_tokens=4, thoughts=thoughts)
+        other = generate(method, questions(), control, "float32").trace
         why = f"`thoughts: {thoughts}` changes nothing: see methods.decoding.swap_latents"
         assert any(not torch.allclose(trace[name], other[name], atol=1e-4) for name in trace), why
         own, swapped = (say(method, questions(), tokens="sample", thoughts=kind) for kind in ("own", thoughts))

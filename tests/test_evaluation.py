@@ -18,13 +18,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import checkpoints
 from benchmarks.checkpoints import read_weights
-from benchmarks.data import decode, load_records, load_tokenizer
+from benchmarks.data import TestSet, decode, load_records, load_tokenizer
 from benchmarks.evaluation import inference
 from benchmarks.evaluation import task as evaluation
 from benchmarks.evaluation.inference import batches_by_length, generate_batches, load_for_inference, output_ids
 from benchmarks.files import BrokenRecord, read_json, read_parquet
 from benchmarks.scoring import SCORERS, Reference, Score
 from benchmarks.scoring.numeric import Number
+from benchmarks.scoring.scorers import score_answers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import DecodingSpec, EngineSpec, EvaluationSpec
@@ -51,6 +52,14 @@ def test_no_question_is_left_alone_behind_full_batches(count: int, size: int, ex
     assert sorted(together.tolist()) == list(range(count))
     lengths = [len(questions[i]) for i in together]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_answers_with_latents_of_another_question_are_judged_by_both() -> None:
+    """The second answer is that of the first question, whose latents it was given."""
+    test = TestSet("gsm8k", ["a", "b"], ["3 and 4?", "5 and 4?"], [[1], [2]], ["7", "9"], [1, 1], [False] * 2)
+    said = pd.DataFrame({"test": "gsm8k", "id": ["a", "b"], "text": ["7", "7.0"], "latents_of": ["b", "a"]})
+    frame = score_answers(said, {"gsm8k": test})
+    assert (frame["correct"].tolist(), frame["follows"].tolist()) == ([True, False], [False, True])
 
 
 def test_controls_need_more_than_one_question_at_a_time() -> None:

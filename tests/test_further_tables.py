@@ -16,7 +16,7 @@ from benchmarks.records import results
 from benchmarks.studies.specs import Table
 from benchmarks.studies.study import Study, StudyError
 from benchmarks.tables.render import TABLE_BUILDERS, render
-from fabricate import collected, contents, fabricate, let_r_die, study
+from fabricate import collected, contents, fabricate, let_r_die, study, update_record
 from test_tables import cells, header
 
 DECODINGS: dict[str, Any] = {
@@ -129,10 +129,24 @@ def test_spread_over_decoding_seeds_with_several_trainings(tmp_path: Path) -> No
 
 def test_controls_show_what_is_lost_and_whether_it_is_much(controls: dict[str, str]) -> None:
     text = controls["md"]
-    assert header(text)[1:5] == ["Default (%)", "Exchanged (%)", "Exchanged lost", "Exchanged p"]
-    own, exchanged, lost, p, *mean = cells(text, "MarCos", ALPHA)
+    heading = ["Default (%)", "Exchanged (%)", "Exchanged lost", "Exchanged p", "Exchanged other's (%)"]
+    assert header(text)[1:6] == heading
+    own, exchanged, lost, p, others, *mean = cells(text, "MarCos", ALPHA)
+    assert 20 < float(others) < 100 - float(exchanged)
     assert float(own) - float(exchanged) == pytest.approx(float(lost), abs=0.011) and float(lost) > 20
-    assert p == "&lt;0.001" and len(mean) == 3 and "continues with the mean of its batch" in text
+    assert p == "&lt;0.001" and len(mean) == 3 and "answered with the mean of its batch" in text
+
+
+def test_answers_of_release_0_2_are_marked(tmp_path: Path) -> None:
+    fabricate(made(), tmp_path)
+    record = tmp_path / "fake/runs/equation/marcos/s0/evaluate.json"
+    decodings = read_json(record)["decodings"]
+    for scores in decodings["exchanged"]["tests"].values():
+        del scores["follows"]
+    update_record(record, decodings=decodings)
+    results.collect(made(), tmp_path)
+    text = contents(made(), tmp_path, Table.controls)["md"]
+    assert cells(text, "MarCos", ALPHA)[1].endswith("</sup>") and "Answered by release 0.2" in text
 
 
 def test_methods_without_latents_have_a_dash_and_its_reason(controls: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from conforming import collated, contexts, make
 from methods.last_layer import NarrowLayer, forward_last, narrow, widen
@@ -56,3 +57,15 @@ def test_other_architectures_compute_the_whole_layer() -> None:
     torch.testing.assert_close(
         forward_last(trunk, 2, input_ids=ids).last_hidden_state, trunk(input_ids=ids).last_hidden_state[:, -2:]
     )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_a_cache_is_filled_under_either_of_its_names(name: str) -> None:
+    """Which one transformers passes depends on its version."""
+    trunk = setup().backbone.trunk()
+    states = torch.randn(2, 5, trunk.config.hidden_size)
+    cosines, sines = trunk.rotary_emb(states, torch.arange(5)[None])
+    cache, last = DynamicCache(), len(trunk.layers) - 1
+    trunk.layers[last](states, last=1, position_embeddings=(cosines, sines), **{name: cache})
+    assert cache.get_seq_length(last) == 5

@@ -76,7 +76,8 @@ def test_measures_untrained_methods_and_writes_the_table(
     larger = study_file(study.model_copy(update={"name": "larger"}), tmp_path)  # with rows of the same names
     options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", "--part", "steps", *cut]
     invoke("measure", larger, "--name", "here", *options)
-    invoke("measure", path, "--name", "here", *options)
+    refused = output("measure", path, "--name", "here", *options, code=2)
+    assert "has tests, learning of an earlier measurement" in " ".join(refused.split())
     again = {line["row"]: line for line in read_json(folder / "table_timed.json")["lines"]}
     assert list(again) == list(lines) and (folder / "table_larger.md").is_file()
     invoke("measure", path, "--name", "here", "--output", tmp_path / "kept", *options)

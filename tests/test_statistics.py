@@ -152,7 +152,11 @@ def test_trainings_are_compared_by_the_t_test_that_scipy_has_where_questions_are
     assert (low, high) == pytest.approx(expected)
     same = pd.DataFrame(np.ones((50, 3)))
     assert statistics.paired_test(same, same).p_value == 1.0
-    assert statistics.paired_test(same, 0 * same).p_value == 0.0
+    # Nothing varies between trainings: the questions alone are tested, as with one training of each
+    for count, p_value in ((1, 1.0), (2, 0.5), (50, 2 * 0.5**50)):
+        few = same.iloc[:count]
+        assert statistics.paired_test(few, 0 * few).p_value == pytest.approx(p_value)
+        assert statistics.paired_test(first(few), 0 * first(few)).p_value == pytest.approx(p_value)
 
 
 def test_fewer_than_three_trainings_of_a_row_are_no_test_unless_each_has_one() -> None:

@@ -1,7 +1,7 @@
 """Load a trained run and answer questions with it: every question once under each decoding and seed.
 
 A question that is in several test sets is answered once. Questions are answered in order of length. This must make no
-difference to a method, which the conformance tests check.
+difference to a method, which the conformance tests check; in controls of latents it decides whose latents are given.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,11 @@ def batches_by_length(questions: Sequence[Sequence[int]], batch_size: int) -> It
     another question's latents.
     """
     order = np.argsort([-len(question) for question in questions], kind="stable")
-    starts = [start for start in range(batch_size, len(order), batch_size) if len(order) - start > 1 or batch_size == 1]
-    yield from np.split(order, starts)
+    starts = [*range(0, len(order), batch_size)]
+    if batch_size > 1 and len(starts) > 1 and len(order) - starts[-1] == 1:
+        del starts[-1]  # the last question joins the batch before it
+    for start, end in pairwise([*starts, len(order)]):
+        yield order[start:end]
 
 
 def load_for_inference(spec: RunSpec, results: Path, stage: int | None = None, decoding: str = "default") -> Method:
@@ -72,6 +76,27 @@ def load_for_inference(spec: RunSpec, results: Path, stage: int | None = None, d
 
 @torch.no_grad()
 def generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
+    """Answer questions at once. In a control of latents, the cost is that of answering them with their own, too."""
+    if decoding.thoughts != "own":
+        return _with_others_latents(method, questions, decoding, precision)
+    return _generate(method, questions, decoding, precision)
+
+
+def _with_others_latents(
+    method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str
+) -> Generation:
+    """Ask each question twice, as :func:`methods.decoding.swap_latents` has it, and return the second answers."""
+    count, encoded, lengths = len(questions), decoding.encoded, decoding.lengths
+    twice = replace(
+        decoding, encoded=None if encoded is None else torch.cat([encoded, encoded]), lengths=lengths and lengths * 2
+    )
+    both = _generate(method, [*questions, *questions], twice, precision)
+    steps = None if both.steps is None else both.steps[count:]
+    trace = {name: latents[count:] for name, latents in both.trace.items()}
+    return Generation(both.answer[count:], both.cost, steps, trace)
+
+
+def _generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
     if decoding.interventions and method.steerable_latents(method.options) is None:
         raise InputError(f"{method.title} (options: {method.options}) has no latents that can be set by hand")
     memory = report_out_of_memory(
@@ -161,7 +186,8 @@ def answer(
 ) -> pd.DataFrame:
     """Answer all questions, from the latents that encode their ``gold`` solutions if these are given. Return a row for
     each question, in their order: the text (one line for each step that is generated), the number of tokens
-    (end-of-text included), and the backbone passes and mean latent steps of its batch."""
+    (end-of-text included), the backbone passes and mean latent steps of its batch and, with ``exchanged`` latents, the
+    index of the question that they are of."""
     batches = []
     for indices, generation in generate_batches(method, questions, decoding, spec, gold):
         ids = output_ids(generation)
@@ -172,6 +198,8 @@ def answer(
             "forward_passes": generation.cost.forward_passes,
             "latent_steps": float(generation.cost.latent_steps),
         }
+        if decoding.thoughts == "exchanged":
+            columns["latents_of"] = np.roll(indices, 1)
         batches.append(pd.DataFrame(columns, index=indices))
         progress.advance(len(indices))
     return pd.concat(batches).sort_index()
@@ -206,14 +234,18 @@ def answer_tests(
     solutions: Mapping[str, Sequence[Example]] | None = None,
 ) -> pd.DataFrame:
     """Answer all tests under each of several decodings, which differ only in their seed. Return one row per seed, test
-    and question (columns test, id, seed, text, tokens, forward_passes, latent_steps). ``note`` labels the progress.
+    and question (columns test, id, seed, text, tokens, forward_passes, latent_steps and, with ``exchanged`` latents,
+    latents_of: the id of the question that they are of). ``note`` labels the progress.
     With the tests' ``solutions``, latents are those that encode them; of a question that has several, the last one."""
     place, questions = distinct_questions(tests)
     gold = None if solutions is None else _by_question(place, solutions, len(questions))
+    ids = {at: id for name, test in tests.items() for at, id in zip(place[name].tolist(), test.ids, strict=True)}
     frames = []
     with Progress(f"{spec.id} answers ({note})", len(decodings) * len(questions)) as progress:
         for decoding in decodings:
             answers = answer(method, tokenizer, questions, decoding, spec, progress, gold)
+            if "latents_of" in answers:
+                answers["latents_of"] = [ids[at] for at in answers["latents_of"]]
             for name, test in tests.items():
                 rows = pd.DataFrame({"test": test.name, "id": test.ids, "seed": decoding.seed})
                 frames.append(rows.join(answers.iloc[place[name]].reset_index(drop=True)))

@@ -36,7 +36,7 @@ from methods.errors import InputError
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
-ANSWER = ["test", "id", "seed", "text", "tokens", "forward_passes", "latent_steps"]
+ANSWER = ["test", "id", "seed", "text", "tokens", "forward_passes", "latent_steps", "latents_of"]
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,9 @@ def summary(frame: pd.DataFrame) -> dict[str, Any]:
 def means(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the part of a summary that one test set's predictions alone decide.
 
-    ``n_distinct``: the number of different questions by :attr:`TestSet.same_as`, or by id in older predictions, which
-    lack it. ``deduplicated``: the accuracy without the questions that are in the training data (repetitions within the
-    test set stay).
+    ``follows``: how many answers are right for the question whose latents they were given. ``n_distinct``: the number
+    of different questions by :attr:`TestSet.same_as`, or by id in older predictions, which lack it. ``deduplicated``:
+    the accuracy without the questions that are in the training data (repetitions within the test set stay).
     """
     new = frame.loc[~frame.overlap.astype(bool)]
     return {
@@ -226,6 +226,7 @@ def means(frame: pd.DataFrame) -> dict[str, Any]:
         "strict": per_seed(frame, frame.strict),
         "no_answer": per_seed(frame, frame.extracted.isna()),
         "deduplicated": per_seed(new, frame.correct) if len(new) else None,
+        **({"follows": per_seed(frame, frame.follows)} if "follows" in frame else {}),
     }
 
 

@@ -56,6 +56,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "strict": "Float64",
     "no_answer": "Float64",
     "deduplicated": "Float64",  # accuracy on the questions that are not in the training data
+    "follows": "Float64",  # with latents of other questions: answers that are right for these
     "forward_passes": "Float64",  # per question
     "tokens_per_question": "Float64",
     "latent_steps": "Float64",
@@ -302,6 +303,7 @@ def _scores(records: RunRecords, decoding: str, test: str) -> dict[str, Any]:
         "strict": _mean(scores.strict),
         "no_answer": _mean(scores.no_answer),
         "deduplicated": _mean(scores.deduplicated) if scores.deduplicated else None,
+        "follows": _mean(scores.follows) if scores.follows else None,
         "forward_passes": scores.forward_passes_per_question,
         "tokens_per_question": scores.tokens_per_question,
         "latent_steps": scores.latent_steps,

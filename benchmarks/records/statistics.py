@@ -26,6 +26,7 @@ FEWEST_TRAININGS = 3  # per row: with fewer, the variation between trainings is 
 # No ratio between two measurements of the same time was larger: the largest was 2.1, and 1.73 among 94 times of
 # `stories` and `small_3b` that were measured twice on an idle machine (half of them differed by at most 1.2)
 TIMES_DIFFER = 2.2
+Kind = Literal["mcnemar", "permutation", "trainings", "untested", "no shared question"]
 PAIR = ["a", "b", "n", "difference", "p_value", "p_holm", "kind"]  # columns of a test of two rows
 
 
@@ -38,7 +39,7 @@ class PairedTest:
     n: int
     difference: float
     p_value: float
-    kind: Literal["mcnemar", "permutation", "trainings", "untested", "no shared question"]
+    kind: Kind
 
 
 @dataclass(frozen=True)
@@ -90,20 +91,25 @@ def paired_test(a: pd.DataFrame, b: pd.DataFrame) -> PairedTest:
     a, b, difference = _paired(a, b)
     if not len(difference):
         return PairedTest(0, np.nan, np.nan, "no shared question")
-    changed = difference[difference != 0]  # a sign flip of 0 changes nothing
-    if not testable(a.shape[1], b.shape[1]):
-        kind, p_value = "untested", np.nan
-    elif a.shape[1] > 1:
-        found = _uncertainty(difference, a, b)
-        kind, p_value = "trainings", float(difference.mean() == 0)
-        if found.variance:
-            p_value = 2 * stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom)
-    elif np.isin([a, b], (0.0, 1.0)).all():
-        wins = int((changed > 0).sum())
-        kind, p_value = "mcnemar", stats.binomtest(wins, len(changed)).pvalue if len(changed) else 1.0
-    else:
-        kind, p_value = "permutation", _sign_flip(changed) if len(changed) > 1 else 1.0
+    kind, p_value = _test(a, b, difference)
     return PairedTest(len(a), float(difference.mean()), float(p_value), kind)
+
+
+def _test(a: pd.DataFrame, b: pd.DataFrame, difference: np.ndarray) -> tuple[Kind, float]:
+    """Return the kind of test of two rows on the questions that they share, and its p-value. If nothing varies between
+    several trainings, the questions alone are left to test."""
+    changed = difference[difference != 0]  # a sign flip of 0 changes nothing
+    by_signs = float(stats.binomtest(int((changed > 0).sum()), len(changed)).pvalue) if len(changed) else 1.0
+    if not testable(a.shape[1], b.shape[1]):
+        return "untested", np.nan
+    if a.shape[1] > 1:
+        found = _uncertainty(difference, a, b)
+        if not found.variance:
+            return "trainings", by_signs
+        return "trainings", 2 * float(stats.t.sf(abs(difference.mean()) / found.deviation, found.freedom))
+    if np.isin([a, b], (0.0, 1.0)).all():
+        return "mcnemar", by_signs
+    return "permutation", _sign_flip(changed) if len(changed) > 1 else 1.0
 
 
 def difference_interval(a: pd.DataFrame, b: pd.DataFrame) -> tuple[float, float]:
@@ -134,15 +140,15 @@ def _paired(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFram
 
 def _uncertainty(difference: np.ndarray, a: pd.DataFrame, b: pd.DataFrame) -> Uncertainty:
     """Return the uncertainty of the mean difference of two rows with several trainings each."""
-    return Uncertainty.of(_questions(difference), _trainings(a), _trainings(b))
+    return Uncertainty.of(_over_questions(difference), _over_trainings(a), _over_trainings(b))
 
 
-def _questions(values: np.ndarray) -> tuple[float, int]:
+def _over_questions(values: np.ndarray) -> tuple[float, int]:
     """Return the variance of a mean that is due to the questions, and the number of questions."""
     return (float(values.var(ddof=1)) / len(values), len(values)) if len(values) > 1 else (0.0, 2)
 
 
-def _trainings(correct: pd.DataFrame) -> tuple[float, int]:
+def _over_trainings(correct: pd.DataFrame) -> tuple[float, int]:
     """Return the variance of a mean that is due to the trainings, and the number of trainings."""
     count = correct.shape[1]
     return float(correct.mean().to_numpy().var(ddof=1)) / count, count
@@ -189,8 +195,8 @@ def compare_rows(rows: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def marks(rows: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, str]:
     """Return the marks of the rows: ``best`` for the most accurate one if the tests separate it from every other row,
     else ``tie`` for it and all rows that they do not separate from it. The tests are corrected for all pairs, because
-    the best row is chosen on the same questions. A single row has no mark. A row that is not tested against the best
-    has none either, and then no row is ``best``."""
+    the best row is chosen on the same questions, but for those that a study plans (`summary.py`). A single row has no
+    mark. A row that is not tested against the best has none either, and then no row is ``best``."""
     if len(rows) < 2:
         return {}
     best = max(rows, key=lambda row: accuracy(rows[row]))
@@ -227,7 +233,7 @@ def mean_interval(values: pd.DataFrame) -> tuple[float, float]:
     rarely."""
     by_question = values.mean(axis=1).to_numpy()
     if (count := values.shape[1]) > 1:
-        found, mean = Uncertainty.of(_questions(by_question), _trainings(values)), accuracy(values)
+        found, mean = Uncertainty.of(_over_questions(by_question), _over_trainings(values)), accuracy(values)
         freedom = found.freedom if count >= FEWEST_TRAININGS else count - 1
         reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * found.deviation
         return mean - reach, mean + reach

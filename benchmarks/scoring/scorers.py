@@ -55,7 +55,7 @@ def require_scorers(study: Study) -> None:
         scorers_of(study.tests_of(block))
     for run in study.runs.values():
         if run.training.validation_questions:
-            scorer_of(run.data.train)
+            scorer_of(run.data.held_out)
 
 
 def scoring_modules(tests: Iterable[str]) -> set[str]:
@@ -92,8 +92,18 @@ def _known(test: TestSet) -> pd.DataFrame:
 
 
 def score_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index.
-    Equal answers to a question, as decoding seeds and votes give, are scored once."""
+    """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index. Of
+    answers that were given with the latents of other questions (``latents_of``), ``follows`` says whether they are
+    right for these."""
+    scores = _score_frame(frame)
+    if "latents_of" in frame:
+        asked = frame.drop_duplicates("id").set_index("id")[["test", *KNOWN]].loc[frame["latents_of"]]
+        scores["follows"] = _score_frame(asked.set_axis(frame.index).assign(text=frame["text"]))["correct"]
+    return scores
+
+
+def _score_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Equal answers to a question, as decoding seeds and votes give, are scored once."""
     read = ["test", "text", *KNOWN]
     distinct = frame[read].drop_duplicates()
     scorers = {test: scorer_of(test) for test in set(distinct["test"])}

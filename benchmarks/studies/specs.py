@@ -130,6 +130,11 @@ class DataSpec(Strict):
     )
     max_question_tokens: int = Field(default=256, ge=1, description="leave out rows with longer questions")
 
+    @property
+    def held_out(self) -> str:
+        """The data set that validation rows are of."""
+        return self.validation_set or self.train
+
 
 class DecodingSpec(Strict):
     """One way of decoding that is evaluated. ``seeds`` beyond the first count only if the method samples."""

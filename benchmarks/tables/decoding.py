@@ -4,6 +4,7 @@ accuracy when questions are answered with latents that are not their own."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -12,9 +13,13 @@ from benchmarks.tables.base import TableBuilder, cell, decoding_heading, describ
 from benchmarks.tables.markup import Cell, Column, Grid, Line
 
 MEANINGS = {
-    "exchanged": "after every latent step, each question continues with the latents of another question of its batch",
-    "mean": "after every latent step, each question continues with the mean of its batch's latents",
+    "exchanged": "each question is answered with the latents of another question of its batch",
+    "mean": "each question is answered with the mean of its batch's latents",
 }
+
+
+EARLIER = """Answered by release 0.2, as are means beside it: latents were exchanged while they were computed, so that
+later ones are of no question; MarCos spoke another question's last neurons"""
 
 
 class DecodingTable(TableBuilder):
@@ -77,25 +82,30 @@ class ControlsTable(TableBuilder):
 
     def grids(self) -> list[Grid]:
         columns = [Column("Default (%)")]
-        for name in self.decodings():
+        for name, spec in self.decodings().items():
             group = decoding_heading(name)
             columns += [Column("(%)", group), Column("lost", group), Column("p", group)]
+            if spec.thoughts == "exchanged":
+                columns.append(Column("other's (%)", group))
         return [Grid(self.title, columns, self.by_test(self._lines)), self.questions()]
 
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
         default = self.line(block, row, test)
         score = self.score(default)
-        swaps = (cell for name in self.decodings() for cell in self._swap(block, row, name, test))
+        swaps = (cell for name, spec in self.decodings().items() for cell in self._swap(block, row, name, spec, test))
         yield Line(self.row_title(default), (score, *swaps), row.indent)
 
-    def _swap(self, block: Block, row: Row, decoding: str, test: str) -> tuple[Cell, ...]:
+    def _swap(self, block: Block, row: Row, decoding: str, spec: DecodingSpec, test: str) -> tuple[Cell, ...]:
+        width = 4 if spec.thoughts == "exchanged" else 3
         thoughts = self.line(block, row, test)["latent_steps"]
         if pd.notna(thoughts) and not thoughts:
-            return (Cell(mark=self.note("The row has no latents")), Cell(), Cell())
+            return Cell(mark=self.note("The row has no latents")), *(Cell() for _ in range(width - 1))
         line = self.summary.line(block.id, row.id, decoding, test)
         if line is None or pd.isna(line["accuracy"]):
-            return (Cell(),) * 3
-        return cell(line["accuracy"], percent), *difference(line)
+            return (Cell(),) * width
+        others = (cell(line["follows"], percent),) if width == 4 else ()
+        mark = self.note(EARLIER) if width == 4 and pd.isna(line["follows"]) else ""
+        return replace(cell(line["accuracy"], percent), mark=mark), *difference(line), *others
 
     def legend(self) -> Iterator[str]:
         if not self.decodings():
@@ -106,6 +116,8 @@ class ControlsTable(TableBuilder):
             yield f"{decoding_heading(name)}: {MEANINGS[spec.thoughts]}; the text of the question stays its own."
         yield f"""lost: default minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
-        carry of the question. Batches hold {self.study.evaluation.batch_size} questions of similar length.
+        carry of the question. Other's: answers that are right for the question whose latents they were given; where
+        both questions have the same answer, it counts twice. MarCos's last thinking step, whose neurons are spoken, is
+        the question's own. Batches hold {self.study.evaluation.batch_size} questions of similar length.
         {self.about_untested(self.paired_tests)}"""
         yield self.about_questions()

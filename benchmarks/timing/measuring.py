@@ -29,7 +29,7 @@ from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.ranks import join
 from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import temporarily_prepared
-from benchmarks.files import read_json, write_json, write_text
+from benchmarks.files import read_json_if_intact, write_json, write_text
 from benchmarks.models import build_method
 from benchmarks.plan.lengths import card_rows
 from benchmarks.processes.launch import free_port
@@ -51,6 +51,7 @@ WARMUP = 10  # optimizer steps before those that are timed
 SAMPLE = 2_000  # training examples whose steps stand in where a test set has none
 LOGGED = 20  # mean losses recorded for a row that learns
 PROFILED = 5  # optimizer steps
+FIELDS = {Part.tests: "tests", Part.learning: "learning", Part.steps: "train"}  # of a record, by what fills them
 SETTINGS = ("options", "training", "engine", "backbone", "evaluation", "timing")  # of a run, that may be changed
 
 
@@ -97,6 +98,12 @@ def measure(
             timing = timing.model_copy(update={"repeats": repeats})
         spec = run.model_copy(update={"timing": timing, "data": block.data})
         path = folder / "runs" / study.name / run.block / f"{run.row}.json"
+        held = read_json_if_intact(path)
+        if lost := [part for part, field in FIELDS.items() if part not in parts and held.get(field)]:
+            raise InputError(
+                f"{path} has {', '.join(lost)} of an earlier measurement, which this one leaves out and would replace: "
+                "give it another --name"
+            )
         torch.set_num_threads(spec.timing_threads)
         with one_rank(spec.engine) as ranks:
             made = environment(spec.method)
@@ -106,8 +113,7 @@ def measure(
                     record["settings"] = dict(settings)
                 if table := record.pop("profile", None):
                     write_text(path.with_suffix(".profile.txt"), table)
-                # An incomplete record does not replace a complete one
-                if Part.steps not in parts or record["train"] or not path.exists() or not read_json(path)["train"]:
+                if record["train"] or not held.get("train"):  # a record that is incomplete replaces no complete one
                     write_json(path, record)
                 yield record
 

@@ -7,6 +7,7 @@ give the same answers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
@@ -24,6 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, epoch_batches, load_tokenizer, open_corpus, prepare, vocabulary
 from benchmarks.engine import PlaceInPhase, Ranks, build_engine, deterministic, pick_device
+from benchmarks.engine.device import synchronize
 from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import batches_by_length
 from benchmarks.studies.specs import Block, EngineSpec, TrainingSpec
@@ -242,8 +244,21 @@ def _ours(
 def _trainer(
     setup: Setup, corpus: Corpus, batches: Sequence[np.ndarray], training: TrainingSpec, first: dict[str, Tensor]
 ) -> tuple[float, dict[str, Tensor]]:
-    """Return the seconds of a training by the ``Trainer``, and the weights it ends with."""
-    from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
+    """Return the seconds of the steps of a training by the ``Trainer``, and the weights it ends with."""
+    from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+    class Clock(TrainerCallback):
+        """Times the steps alone, as ours are timed: not what the ``Trainer`` sets up before the first one."""
+
+        began = ended = 0.0
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            synchronize(device)
+            self.began = time.perf_counter()
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            synchronize(device)
+            self.ended = time.perf_counter()
 
     device = pick_device()
     model = AutoModelForCausalLM.from_config(setup.backbone.config, dtype=torch.float32)
@@ -275,8 +290,9 @@ def _trainer(
             data_collator=_padded,
         )
         trainer.remove_callback(PrinterCallback)
-        _, seconds = timed(device, trainer.train)
-        return seconds, _weights(model)
+        trainer.add_callback(clock := Clock())
+        trainer.train()
+        return clock.ended - clock.began, _weights(model)
 
 
 class _Rows(torch.utils.data.Dataset[dict[str, Tensor]]):

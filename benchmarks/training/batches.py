@@ -46,20 +46,21 @@ class FeatureStore:
         self.ranks.wait("features begin")
         self.folder.mkdir(parents=True, exist_ok=True)
         order = np.argsort(corpus.lengths[rows], kind="stable")
-        all_starts = range(0, len(order), batch_size)
-        starts = all_starts[self.ranks.local_rank :: self.ranks.local_world] or all_starts[:1]
-        with Progress(self.label, len(starts)) as progress:
-            for start in starts:
+        starts, world = range(0, len(order), batch_size), self.ranks.local_world
+        turns = range(self.ranks.local_rank, math.ceil(len(starts) / world) * world, world)
+        with Progress(self.label, len(turns)) as progress:
+            for turn in turns:  # as many on each rank: one without a batch computes the first, and stores nothing
+                start = starts[turn] if turn < len(starts) else 0
                 self.ranks.beat(f"features, row {start}")
                 places = order[start : start + batch_size]
                 batch = method.collate(corpus.examples(rows[places]), context).to(method.device)
                 with autocast(method.device, precision):
                     features = method.features(batch, context)
                 for name, values in features.items():
-                    self._column(name, len(rows), values)[torch.from_numpy(places)] = values.cpu()
+                    column = self._column(name, len(rows), values)
+                    if turn < len(starts):
+                        column[torch.from_numpy(places)] = values.cpu()
                 progress.advance()
-        for _ in range(len(starts), math.ceil(len(all_starts) / self.ranks.local_world)):
-            self.ranks.beat("features done")  # a rank with one batch fewer must not look as if it lagged behind
         method.train(trains)
         self.ranks.wait("features of all ranks")
 

@@ -237,7 +237,8 @@ class Trainer:
         began = time.perf_counter()
         with self.notice.immediate():
             store.fill(data, np.arange(len(corpus)), self.spec.engine.precision, self.spec.feature_batch_size)
-        if self.state.stage_step == 0:  # a resumed stage computes features again; their time counts once
+        # A resumed stage computes features again; their time counts once, and that of validation rows not at all
+        if self.state.stage_step == 0 and corpus is self.training_rows:
             self.state.seconds += time.perf_counter() - began
         data.features = store
         return data

@@ -21,9 +21,10 @@ from methods.base import Method, Stage
 
 def held_out_accuracy(method: Method, spec: RunSpec, paths: Paths, held_out: Corpus, stage: Stage) -> float:
     """Return the share of ``spec.training.validation_questions`` held-out questions that a method in training answers
-    right, greedily and as ``stage`` trains it to answer. The questions are spread evenly over the held-out ones."""
+    right, with the likeliest tokens (what else the method draws, it draws once) and as ``stage`` trains it to answer.
+    The questions are spread evenly over the held-out ones."""
     tokenizer = load_tokenizer(paths.data)
-    scorer = scorer_of(spec.data.train)
+    scorer = scorer_of(spec.data.held_out)
     examples = held_out.examples(spread_over(len(held_out), spec.training.validation_questions))
     decoding = decoding_of(DecodingSpec(), spec.evaluation, 0, answer_only=not scorer.reads_steps, stage=stage)
     # Neither CUDA graphs nor programs for single tokens: their memory would be missing in the steps that follow

@@ -19,7 +19,7 @@ from benchmarks.records.provenance import outdated_scorers
 from benchmarks.records.results import read_collected, to_frame, write_collected
 from benchmarks.records.schema import EvaluateRecord, ScoredBy, parsed
 from benchmarks.scoring.diversity import draw_statistics
-from benchmarks.scoring.scorers import SCORES, score_frame, scorer_of, versions
+from benchmarks.scoring.scorers import score_frame, scorer_of, versions
 from benchmarks.studies.paths import COLLECTED, Paths
 from benchmarks.studies.specs import Form, Table
 from benchmarks.studies.study import Study
@@ -53,7 +53,7 @@ def wrong_answers(record: dict[str, Any], paths: Paths, form: Form) -> Iterator[
 
 def _scores(name: str, frame: pd.DataFrame, form: Form) -> Iterator[str]:
     again = score_frame(frame.assign(question=_questions(frame, form)))
-    for column in SCORES:
+    for column in again:
         old, values = (_plain(one, column) for one in (frame, again))
         wrong = frame.loc[(old != values) & ~(old.isna() & values.isna())]
         if len(wrong):
@@ -183,9 +183,8 @@ def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
 def _rescored(frame: pd.DataFrame, tests: list[str], form: Form) -> pd.DataFrame | None:
     """Return predictions with the answers to some tests scored anew, or None if no score moves."""
     chosen = frame["test"].isin(tests)
-    old = frame.loc[chosen]
-    new = score_frame(old.assign(question=_questions(old, form)))
-    if all(_plain(old, column).equals(_plain(new, column)) for column in SCORES):
+    old, new = frame.loc[chosen], score_frame(frame.assign(question=_questions(frame, form))).loc[chosen]
+    if all(_plain(old, column).equals(_plain(new, column)) for column in new):
         return None
-    frame.loc[chosen, SCORES] = new[SCORES]
+    frame.loc[chosen, new.columns] = new
     return frame

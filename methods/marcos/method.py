@@ -331,7 +331,8 @@ class MarCos(MarCosModel):
         for k in range(self.options.steps):  # not `chain`: each R_k is drawn from Neu_{k-1}, and controls change both
             r = self._draw_r(neurons, h_in, real, k, keys, decoding) if self.options.randomness else None  # (2)
             neurons = self.think(neurons, h_in, real, r)  # (3)
-            neurons = swap_latents(neurons, decoding)  # control
+            if k + 1 < self.options.steps:  # the last neurons are spoken alone: they are the question's own
+                neurons = swap_latents(neurons, decoding)  # control
             if decoding.trace or not decoding.answer_only or k + 1 == self.options.steps:
                 shallow.append(neurons[:, self.options.deep :])
             if decoding.trace and r is not None:
