@@ -112,6 +112,7 @@ class Generation:
     cost: Cost
     steps: Tensor | None = None
     trace: dict[str, Tensor] = field(default_factory=dict)
+    own: Generation | None = None  # of a control of latents: what the same questions are answered with their own
 
 
 @dataclass

@@ -137,6 +137,7 @@ def fabricate_run(spec: RunSpec, folder: Path, accuracy: tuple[float, ...]) -> N
         frame["latent_steps"] = float(next(iter(decoding.options.values()), latents))
         if decoding.thoughts == "exchanged":  # half of the wrong answers are those of the question before
             frame["latents_of"] = np.roll(frame["id"], 1)
+            frame["with_own"] = "1"
             frame["follows"] = ~frame["correct"] & (np.arange(len(frame)) % 2 > 0)
         path = run / "predictions" / f"{name}.parquet"
         digests[name] = write_parquet(path, frame)

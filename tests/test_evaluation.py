@@ -54,12 +54,15 @@ def test_no_question_is_left_alone_behind_full_batches(count: int, size: int, ex
     assert lengths == sorted(lengths, reverse=True)
 
 
-def test_answers_with_latents_of_another_question_are_judged_by_both() -> None:
-    """The second answer is that of the first question, whose latents it was given."""
+def test_answers_with_latents_of_another_question_are_compared_with_its_own() -> None:
     test = TestSet("gsm8k", ["a", "b"], ["3 and 4?", "5 and 4?"], [[1], [2]], ["7", "9"], [1, 1], [False] * 2)
-    said = pd.DataFrame({"test": "gsm8k", "id": ["a", "b"], "text": ["7", "7.0"], "latents_of": ["b", "a"]})
-    frame = score_answers(said, {"gsm8k": test})
-    assert (frame["correct"].tolist(), frame["follows"].tolist()) == ([True, False], [False, True])
+    said = pd.DataFrame({"test": "gsm8k", "id": ["a", "b"], "latents_of": ["b", "a"]})
+    for texts, own, correct, follows in (
+        (["7", "7.0"], ["9", "7"], [True, False], [False, True]),
+        (["8", "no"], ["8.0", "no"], [False, False], [True, False]),  # wrong for both, and no answer
+    ):
+        frame = score_answers(said.assign(text=texts, with_own=own), {"gsm8k": test})
+        assert (frame["correct"].tolist(), frame["follows"].tolist()) == (correct, follows)
 
 
 def test_controls_need_more_than_one_question_at_a_time() -> None:

@@ -91,9 +91,16 @@ def _with_others_latents(
         decoding, encoded=None if encoded is None else torch.cat([encoded, encoded]), lengths=lengths and lengths * 2
     )
     both = _generate(method, [*questions, *questions], twice, precision)
-    steps = None if both.steps is None else both.steps[count:]
-    trace = {name: latents[count:] for name, latents in both.trace.items()}
-    return Generation(both.answer[count:], both.cost, steps, trace)
+    own, others = (
+        Generation(
+            both.answer[rows],
+            both.cost,
+            None if both.steps is None else both.steps[rows],
+            {name: latents[rows] for name, latents in both.trace.items()},
+        )
+        for rows in (slice(count), slice(count, None))
+    )
+    return replace(others, own=own)
 
 
 def _generate(method: Method, questions: Sequence[Sequence[int]], decoding: Decoding, precision: str) -> Generation:
@@ -187,7 +194,8 @@ def answer(
     """Answer all questions, from the latents that encode their ``gold`` solutions if these are given. Return a row for
     each question, in their order: the text (one line for each step that is generated), the number of tokens
     (end-of-text included), the backbone passes and mean latent steps of its batch and, with ``exchanged`` latents, the
-    index of the question that they are of."""
+    index of the question that they are of (``latents_of``) and the text that this question is answered with them
+    (``with_own``)."""
     batches = []
     for indices, generation in generate_batches(method, questions, decoding, spec, gold):
         ids = output_ids(generation)
@@ -199,7 +207,9 @@ def answer(
             "latent_steps": float(generation.cost.latent_steps),
         }
         if decoding.thoughts == "exchanged":
+            assert generation.own is not None
             columns["latents_of"] = np.roll(indices, 1)
+            columns["with_own"] = np.roll(np.array(texts_of(generation.own, tokenizer), dtype=object), 1)
         batches.append(pd.DataFrame(columns, index=indices))
         progress.advance(len(indices))
     return pd.concat(batches).sort_index()
@@ -235,7 +245,7 @@ def answer_tests(
 ) -> pd.DataFrame:
     """Answer all tests under each of several decodings, which differ only in their seed. Return one row per seed, test
     and question (columns test, id, seed, text, tokens, forward_passes, latent_steps and, with ``exchanged`` latents,
-    latents_of: the id of the question that they are of). ``note`` labels the progress.
+    with_own and latents_of, here the question's id). ``note`` labels the progress.
     With the tests' ``solutions``, latents are those that encode them; of a question that has several, the last one."""
     place, questions = distinct_questions(tests)
     gold = None if solutions is None else _by_question(place, solutions, len(questions))

@@ -36,7 +36,7 @@ from methods.errors import InputError
 from methods.registry import code_digest
 
 log = logging.getLogger(__name__)
-ANSWER = ["test", "id", "seed", "text", "tokens", "forward_passes", "latent_steps", "latents_of"]
+ANSWER = ["test", "id", "seed", "text", "tokens", "forward_passes", "latent_steps", "latents_of", "with_own"]
 
 
 @dataclass(frozen=True)
@@ -213,10 +213,10 @@ def summary(frame: pd.DataFrame) -> dict[str, Any]:
 def means(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the part of a summary that one test set's predictions alone decide.
 
-    ``follows``: how many answers are right for the question whose latents they were given. ``n_distinct``: the number
-    of different questions by :attr:`TestSet.same_as`, or by id in older predictions, which lack it. ``deduplicated``:
-    the accuracy without the questions that are in the training data (repetitions within the test set stay).
-    """
+    ``follows``: how many answers are what the question whose latents they were given is answered. ``n_distinct``: the
+    number of different questions by :attr:`TestSet.same_as`, or by id in older predictions, which lack it.
+    ``deduplicated``: the accuracy without the questions that are in the training data (repetitions within the test set
+    stay)."""
     new = frame.loc[~frame.overlap.astype(bool)]
     return {
         "n": int((frame.seed == 0).sum()),

@@ -56,7 +56,7 @@ COLUMNS = {  # one row per run, decoding and test set; seconds, bytes, shares of
     "strict": "Float64",
     "no_answer": "Float64",
     "deduplicated": "Float64",  # accuracy on the questions that are not in the training data
-    "follows": "Float64",  # with latents of other questions: answers that are right for these
+    "follows": "Float64",  # with latents of other questions: answers that are what these are answered
     "forward_passes": "Float64",  # per question
     "tokens_per_question": "Float64",
     "latent_steps": "Float64",

@@ -66,7 +66,7 @@ class TestScores(BaseModel):
     strict: list[float]
     no_answer: list[float]
     deduplicated: list[float] | None  # None if every question is in the training data
-    follows: list[float] | None = None  # right for the question whose latents the answers were given; None: their own
+    follows: list[float] | None = None  # answers that are those of the question whose latents they were given
     forward_passes_per_question: float
     tokens_per_question: float
     latent_steps: float

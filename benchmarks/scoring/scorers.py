@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import pandas as pd
@@ -92,14 +92,21 @@ def _known(test: TestSet) -> pd.DataFrame:
 
 
 def score_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index. Of
-    answers that were given with the latents of other questions (``latents_of``), ``follows`` says whether they are
-    right for these."""
+    """Return the scores of answers (columns test, text, question, gold, n_steps), one row each, with the same index.
+    ``follows``: whether an answer with the latents of another question (``latents_of``) is the same as that question is
+    answered with them (``with_own``)."""
     scores = _score_frame(frame)
     if "latents_of" in frame:
         asked = frame.drop_duplicates("id").set_index("id")[["test", *KNOWN]].loc[frame["latents_of"]]
-        scores["follows"] = _score_frame(asked.set_axis(frame.index).assign(text=frame["text"]))["correct"]
+        said, own = (_votes(asked.set_axis(frame.index).assign(text=frame[name])) for name in ("text", "with_own"))
+        scores["follows"] = [one is not None and one == other for one, other in zip(said, own, strict=True)]
     return scores
+
+
+def _votes(frame: pd.DataFrame) -> list[Hashable | None]:
+    """Return what the extracted answers count as in a vote, so that equivalent ones are equal; None without one."""
+    found = zip(frame["test"], _score_frame(frame)["extracted"], strict=True)
+    return [None if pd.isna(extracted) else scorer_of(test).vote(extracted) for test, extracted in found]
 
 
 def _score_frame(frame: pd.DataFrame) -> pd.DataFrame:
