@@ -16,6 +16,7 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 import tiny
+from benchmarks.evaluation.inference import generate
 from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.colar import CoLaR, CoLaROptions, draw_labels, merge
 from methods.collate import IGNORE
@@ -212,6 +213,18 @@ def test_answers_are_the_same_at_any_batch_size(setup: Setup, sampled: bool) -> 
         width = alone.answer.shape[1]
         assert torch.equal(together.answer[row, :width], alone.answer[0])
         torch.testing.assert_close(together.trace["latents"][row, :length], alone.trace["latents"][0, :length])
+
+
+def test_latents_of_another_question_end_where_they_end_for_it(setup: Setup) -> None:
+    lengths = [1, 4, 2, 3]
+    model = make(setup, max_latents=5).eval()
+    end_chains_after(model, lengths * 2)  # a control has each question twice
+    decoding = Decoding(max_new_tokens=1, trace=True, thoughts="exchanged")
+    generation = generate(model, questions(setup), decoding, "float32")
+    assert generation.own
+    own, others = (answers.trace["latents"] for answers in (generation.own, generation))
+    assert (own != 0).any(-1).sum(1).tolist() == lengths
+    torch.testing.assert_close(others, own.roll(1, 0))
 
 
 def test_a_chain_that_has_ended_is_not_read_again(setup: Setup) -> None:

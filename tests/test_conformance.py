@@ -413,11 +413,15 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
     assert all(len(tensor) == len(questions()) for tensor in trace.values()), "one row of each trace per question"
     for thoughts in ("exchanged", "mean"):
         control = Decoding(trace=True, max_new_tokens=4, thoughts=thoughts)
-        other = generate(method, questions(), control, "float32").trace
+        generation = generate(method, questions(), control, "float32")
+        other, own = generation.trace, generation.own
+        assert own, "a control also has the answers with the questions' own latents"
+        for name, latents in trace.items():  # those of another question may go on for longer
+            torch.testing.assert_close(own.trace[name][:, : latents.shape[1]], latents, atol=1e-4, rtol=1e-4)
         why = f"`thoughts: {thoughts}` changes nothing: see methods.decoding.swap_latents"
         assert any(not torch.allclose(trace[name], other[name], atol=1e-4) for name in trace), why
-        own, swapped = (say(method, questions(), tokens="sample", thoughts=kind) for kind in ("own", thoughts))
-        assert own != swapped, why
+        said, swapped = (say(method, questions(), tokens="sample", thoughts=kind) for kind in ("own", thoughts))
+        assert said != swapped, why
     some = questions()[:3]
     single = [say(method, [question], thoughts=thoughts) for question in some for thoughts in ("own", "mean")]
     assert single[::2] == single[1::2]  # alone, the mean of a question's latents is its own

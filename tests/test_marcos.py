@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
+from benchmarks.evaluation.inference import generate
 from methods.backbone import load_backbone
 from methods.base import Batch, Budget, Context, Example, Setup, Stage, Vocabulary
 from methods.collate import IGNORE
@@ -315,6 +316,16 @@ def test_a_trained_model_thinks_as_often_as_it_is_told_to() -> None:
         assert generation.cost.latent_steps == steps
         width = min(generation.answer.shape[1], said.shape[2])
         assert torch.equal(generation.answer[:, :width], said[:, steps - 1, :width])
+
+
+def test_the_last_step_reads_the_question_whoever_s_neurons_it_is_given() -> None:
+    """Speaking reads nothing but the last neurons: with another question's, answers could not depend on the question."""
+    decoding = Decoding(max_new_tokens=2, trace=True, thoughts="exchanged")
+    generation = generate(make(steps=3, randomness=False), [one.question for one in EXAMPLES], decoding, "float32")
+    assert generation.own
+    own, others = (answers.trace["thoughts"] for answers in (generation.own, generation))
+    torch.testing.assert_close(others[:, :-1], own.roll(1, 0)[:, :-1])
+    assert all((others[:, -1] - those[:, -1]).abs().amax((1, 2)).min() > 1e-3 for those in (own, own.roll(1, 0)))
 
 
 @torch.no_grad()
