@@ -319,7 +319,7 @@ def test_a_trained_model_thinks_as_often_as_it_is_told_to() -> None:
 
 
 def test_the_last_step_reads_the_question_whoever_s_neurons_it_is_given() -> None:
-    """Speaking reads nothing but the last neurons: with another question's, answers could not depend on the question."""
+    """Speaking reads the last neurons alone: with another question's, answers could not depend on the question."""
     decoding = Decoding(max_new_tokens=2, trace=True, thoughts="exchanged")
     generation = generate(make(steps=3, randomness=False), [one.question for one in EXAMPLES], decoding, "float32")
     assert generation.own
