@@ -49,6 +49,14 @@ def pack(folder: Path, target: Path) -> Path:
         raise BrokenRecord(f"{folder} has no {COLLECTED}: run `marcos-bench collect` for the study first")
     if target.resolve() == folder.resolve():
         raise InputError(f"{folder} cannot be packed into itself: name another folder")
+    if target.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"{target} is a part of what is packed: name a folder outside {folder}")
+    if (target / ARCHIVE).is_file() and target.name != folder.name:
+        raise InputError(f"{target} holds an archive, and is not named like {folder}: name a folder of its own")
+    for path in _files(folder, ("runs/*/*/*/evaluate.json",)):
+        for name in read_json(path)["predictions"]:
+            if not (answers := path.parent / "predictions" / f"{name}.parquet").is_file():
+                raise BrokenRecord(f"{answers} does not exist: run `evaluate` and `collect` again, then pack")
     contents = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder, RECORDED)}
     for path in _files(folder, (LOGS,)):
         contents[str(path.relative_to(folder))] = thin_log(read_text(path, "train this run again")).encode()

@@ -34,6 +34,7 @@ from methods.errors import InputError, suggestion
 FORM = "give JSON lines, each with an `output` and an `id`, an `index` (from 0) or the `question`"
 VERDICTS = ["id", "same_as", "gold", "text", "extracted", "correct", "strict"]
 UNMATCHED = ["line", "why", "output"]
+UNMATCHED_SHOWN = 20  # lines; all are counted
 
 
 @dataclass(frozen=True)
@@ -280,14 +281,15 @@ def render(scores: Scores) -> str:
         parts += ["## Paired tests over the same questions"]
         parts += [tabulate(tests, headers, tablefmt="pipe", disable_numparse=True)]
     if len(scores.unmatched):
-        lines = scores.unmatched.assign(output=[shortened(text) for text in scores.unmatched["output"]])
-        parts += ["## Not matched", tabulate(lines, headers="keys", tablefmt="pipe", showindex=False)]
+        shown = scores.unmatched[:UNMATCHED_SHOWN].map(lambda value: shortened(value).replace("|", "\\|"))
+        which = "" if len(shown) == len(scores.unmatched) else f": the first {len(shown)} of {len(scores.unmatched):,}"
+        parts += [f"## Not matched{which}", tabulate(shown, headers="keys", tablefmt="pipe", showindex=False)]
     return "\n\n".join(parts)
 
 
 def _shown(line: Mapping[Any, Any]) -> dict[str, str]:
     return {
-        "Outputs": line["outputs"],
+        "Outputs": line["outputs"].replace("|", "\\|"),
         "n": f"{line['n']:,}" if line["n"] == line["of"] else f"{line['n']:,} of {line['of']:,}",
         "Accuracy (%)": percent(line["accuracy"]),
         "95 % interval": interval_cell(line).text,

@@ -117,6 +117,7 @@ def rehearse(study: Study, results: Path, backbone: str | None, stand_in: str) -
     nothing can be rehearsed."""
     began, place, machine, notes = time.monotonic(), results / FOLDER, this_machine(), list[str]()
     require_known(study)
+    get_dataset(stand_in)  # though nothing may need it
     try:
         alone = study.model_dump(mode="json", exclude_unset=True) | {"shares": []}
         plans = costs.plan(parse_study(alone, study.name), results)

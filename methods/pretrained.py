@@ -119,6 +119,8 @@ def check_logits_match(lm: Any, place: str) -> None:
             own = lm(input_ids=ids, use_cache=False).logits
         finally:
             lm.set_attn_implementation(attention)
+    if not own.isfinite().all():
+        raise InputError(f"{place} has weights that are not finite: its logits are not (get its files again)")
     apart, largest = float((read - own).abs().max()), float(own.abs().max())
     if not apart <= TOLERANCE * largest:
         raise InputError(

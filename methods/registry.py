@@ -45,7 +45,11 @@ def available() -> dict[str, type[Method]]:
             _leave_out(point.value, "it is no subclass of methods.base.Method")
     named: dict[str, dict[str, type[Method]]] = defaultdict(dict)
     for cls in filter(_is_method, found):
-        named[cls.name][f"{cls.__module__}.{cls.__qualname__}"] = cls
+        place = f"{cls.__module__}.{cls.__qualname__}"
+        if wrong := [word for word in ("name", "title", "citation") if not isinstance(getattr(cls, word), str)]:
+            _leave_out(place, f"its `{wrong[0]}` is {getattr(cls, wrong[0])!r}, which is no text")
+            continue
+        named[cls.name][place] = cls
     for name, alike in named.items():
         if len(alike) > 1:
             at_home = {place for place, cls in alike.items() if cls.__module__.split(".")[:2] == ["methods", name]}

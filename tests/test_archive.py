@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -54,6 +55,21 @@ def test_unpacked_predictions_and_records_are_those_that_were_packed(folder: Pat
         unpack(tmp_path / "packed", tmp_path / "again/fake")
     with pytest.raises(InputError, match=f"has no {ARCHIVE}"):
         unpack(folder, tmp_path / "other")
+
+
+def test_nothing_is_packed_that_lacks_answers_or_replaces_another_study(folder: Path, tmp_path: Path) -> None:
+    for target, message in ((folder / "sub", "is a part of what is packed"), (tmp_path / "other", "holds an archive")):
+        if target.parent != folder:
+            pack(folder, tmp_path / "fake")
+            (tmp_path / "fake").rename(target)
+        with pytest.raises(InputError, match=message):
+            pack(folder, target)
+    copied = tmp_path / "copied/fake"
+    shutil.copytree(folder, copied)
+    answers = copied / "runs/equation/marcos/s0/predictions/default.parquet"
+    answers.unlink()
+    with pytest.raises(BrokenRecord, match=f"{answers} does not exist: run `evaluate` and `collect` again"):
+        pack(copied, tmp_path / "target")
 
 
 def test_studies_that_made_the_runs_are_named(folder: Path, tmp_path: Path) -> None:

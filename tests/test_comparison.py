@@ -112,7 +112,7 @@ def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared
     pd.testing.assert_frame_equal(found.metrics, compared.metrics)
     pd.testing.assert_frame_equal(found.questions, compared.questions)
     assert found.b == f"fake:equation/cot/s0 ({tmp_path}/fake/runs/equation/cot/s0)"
-    with pytest.raises(InputError, match=r"fake is not named like a study .* say with --study whose results these are"):
+    with pytest.raises(InputError, match=r"fake is not named like a study .* say with --study FILE whose results"):
         compare(*names, Path(), None, "default")
     elsewhere = names[0].replace("fake:", "runs:").replace(f"{folder}/", f"{folder}/fake/")
     with pytest.raises(InputError, match="runs does not hold the results of fake"):

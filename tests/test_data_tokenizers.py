@@ -7,9 +7,9 @@ from typing import cast
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from benchmarks.analysis.responses import TrainedModel
 from benchmarks.data import (
@@ -30,6 +30,7 @@ from benchmarks.data.tokenizers import (
     encode_questions,
     encode_texts,
     question_text,
+    read_tokenizer,
     word_level,
 )
 from benchmarks.plan.lengths import lengths_of
@@ -119,6 +120,24 @@ def test_a_tokenizer_that_begins_texts_with_nothing_adds_nothing(trained: PreTra
     words = vocabulary(own)
     assert encode_questions(own, ["7 ."]) == encode_texts(own, ["7 ."]) == [words.encode("7 .")]
     assert question_text(own, words.encode("7 .")) == "7 ." and decode(own, [words.eos, *words.encode("7")]) == ""
+
+
+def test_beside_a_checkpoint_a_tokenizer_stays_what_its_file_says(
+    trained: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """For a Qwen2 checkpoint, transformers takes a class of tokenizer that splits numbers into digits."""
+    own = Tokenizer(models.BPE())
+    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    own.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=["<eos>"])
+    own.train_from_iterator(["Zoe has 25 apples, 25 pears and 49 plums."] * 9, trainer)
+    PreTrainedTokenizerFast(tokenizer_object=own, eos_token="<eos>").save_pretrained(tmp_path)
+    Qwen2Config(vocab_size=400).save_pretrained(tmp_path)
+    read = read_tokenizer(tmp_path, None, "mend it")
+    text = "Zoe has 25 apples,\n49 pears."
+    assert read.encode(text, add_special_tokens=False) == own.encode(text, add_special_tokens=False).ids
+    assert read.decode(read.encode(text, add_special_tokens=False)) == text and len(read) == own.get_vocab_size()
 
 
 def test_training_repeats(trained: PreTrainedTokenizerFast):

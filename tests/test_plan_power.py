@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.archive import pack
 from benchmarks.files import BrokenRecord
-from benchmarks.plan.power import QUESTIONS, WANTED, Variances, power, questions_needed, render, seeds_needed
+from benchmarks.plan.power import QUESTIONS, WANTED, Variances, _table, power, questions_needed, render, seeds_needed
 from benchmarks.records import results, statistics
 from commands import output
 from fabricate import collected, fabricate, study
@@ -89,6 +89,11 @@ def test_a_study_is_read_from_its_records(tmp_path: Path, packed: bool) -> None:
     assert [line[0] for line in lines[:4]] == ["2 points", "5 points", "10 points", "20 points"]
     models = [int(line[1].replace(",", "")) for line in lines[:4]]
     assert models == sorted(models, reverse=True) and {len(line) for line in lines} == {6}
+
+
+def test_answers_that_are_all_wrong_tell_nothing() -> None:
+    rows = {name: pd.DataFrame(np.zeros((10, 3))) for name in ("a", "b")}
+    assert "nothing can be estimated" in _table(Variances.seen(rows, [("a", "b")]), rows, [("a", "b")])
 
 
 def test_one_training_says_nothing_of_others(tmp_path: Path) -> None:

@@ -91,6 +91,11 @@ def test_a_checkpoint_that_would_be_another_model_is_refused(
         loaded(checkpoint).causal_lm()
 
 
+def test_a_checkpoint_with_weights_that_are_not_finite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has weights that are not finite"):
+        loaded(saved(tmp_path, "llama", spread=float("nan"))).causal_lm()
+
+
 def test_a_checkpoint_that_is_no_language_model_is_refused(tmp_path: Path) -> None:
     for kind in ("t5", "gemma3"):
         AutoConfig.for_model(kind).save_pretrained(tmp_path / kind)

@@ -114,6 +114,11 @@ def test_a_method_that_cannot_be_imported_keeps_no_other_from_being_used(
         ('    name = "unfinished"', '    named = "unfinished"', "it lacks `name`"),
         ('    title = "Unfinished"', '    titled = "Unfinished"', "it lacks `title`"),
         ("    citation = ", "    cited = ", "it lacks `citation`"),
+        (
+            '    title = "Unfinished"',
+            '    title = ("Unfinished",)',
+            r"its `title` is \('Unfinished',\), which is no text",
+        ),
         ("Field(default=4, ", "Field(", r"it lacks a valid default of each option .* pauses Field required"),
         (
             "Field(default=4, ",

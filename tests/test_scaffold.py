@@ -46,7 +46,11 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 def test_a_package_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert new_package("fine") == Path("marcos-bench-fine/fine.py")
-    for name, message in (("fine", "fine exists already"), ("class", "cannot be a method's name")):
+    for name, message in (
+        ("fine", "fine exists already"),
+        ("class", "cannot be a method's name"),
+        ("random", "Python finds another module 'random'"),
+    ):
         with pytest.raises(InputError, match=message):
             new_package(name)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["fine.py", "marcos-bench-fine", "pyproject.toml"]

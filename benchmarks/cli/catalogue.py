@@ -36,6 +36,8 @@ def new_method(
     if folder or METHODS.is_dir():
         path = scaffold.new_method(name, folder or METHODS)
         then = f"test it: pytest -k {name} tests/test_conformance.py"
+        if folder and not (METHODS.is_dir() and folder.samefile(METHODS)):
+            then = f"the suite finds it in {METHODS}, or in an installed package"
     else:
         path = scaffold.new_package(name)
         then = f"install it: pip install -e ./{path.parent}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TOKENIZER_VARIABLE = "MARCOS_BENCH_TOKENIZER"  # environment variable: a folder with the files of Qwen2.5's tokenizer
 END, UNKNOWN = "<|endoftext|>", "<|unknown|>"
+PROBE = "Zoë doesn't have 1,250 apples:\n\n<<3*4=12>>\t12.5 %  €3 #### 49"  # what tokenizers split in different ways
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def published(name: str, revision: str | None = None) -> PreTrainedTokenizerFast
 def read_tokenizer(place: str | Path, revision: str, fix: str) -> PreTrainedTokenizerFast:
     """Read a tokenizer from a folder or the hub. Raise :class:`InputError`, which ends with the remedy ``fix``, if it
     cannot be read, or has special tokens only: transformers makes such a one where the files of a vocabulary lack."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if Path(place).is_dir():
         for path in sorted(Path(place).glob("*.json")):
@@ -142,6 +143,13 @@ def read_tokenizer(place: str | Path, revision: str, fix: str) -> PreTrainedToke
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise DataError(f"the tokenizer in {place} is no fast one of transformers: {fix}")
+    own = Path(place) / "tokenizer.json"
+    if type(tokenizer) is not PreTrainedTokenizerFast and own.is_file():
+        # Beside a checkpoint, transformers takes the tokenizer class of its kind, which may split text otherwise
+        splits = (one.encode(PROBE, add_special_tokens=False).ids for one in (backend, Tokenizer.from_file(str(own))))
+        if len({tuple(ids) for ids in splits}) > 1:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(place)
+            backend = tokenizer.backend_tokenizer
     if not backend.get_vocab().keys() - {str(token) for token in tokenizer.added_tokens_decoder.values()}:
         raise DataError(
             f"the tokenizer in {place} has special tokens only, as the files of its vocabulary are missing "

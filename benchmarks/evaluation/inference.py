@@ -112,6 +112,14 @@ def _generate(method: Method, questions: Sequence[Sequence[int]], decoding: Deco
     )
     with memory, autocast(method.device, precision):
         generation = method.generate(questions, decoding)
+    if not isinstance(generation, Generation) or not isinstance(generation.answer, Tensor):
+        kind = type(generation.answer if isinstance(generation, Generation) else generation).__name__
+        raise InputError(f"{method.name}: `generate` returns a {kind}: return a Generation, whose `answer` is a tensor")
+    if generation.steps is not None and generation.steps.shape[::2] != generation.answer.shape:
+        raise InputError(
+            f"{method.name}: `generate` returns `steps` of shape {tuple(generation.steps.shape)} for an answer of "
+            f"{tuple(generation.answer.shape)}: return ids (B, K, L), the answer last"
+        )
     if (ids := generation.answer).dtype != torch.long or ids.shape[:-1] != (len(questions),):
         raise InputError(
             f"{method.name}: `generate` answers {len(questions)} questions by a tensor of shape {tuple(ids.shape)} "

@@ -151,6 +151,8 @@ def _trained_often(records: StudyRecords, block: Block, test: str) -> dict[str, 
 
 
 def _table(variances: Variances, rows: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> str:
+    if not variances.of_difference(2, 2).variance:
+        return "All answers are right, or all are wrong: nothing varies, so that nothing can be estimated."
     alpha, asked, lines = ALPHA / len(pairs), max(map(len, rows.values())), []
     for points in POINTS:
         needed = (questions_needed(variances, points / 100, seeds, alpha) for seeds in SEEDS)

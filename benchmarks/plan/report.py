@@ -21,7 +21,8 @@ WORTH_A_NOTE = 0.05  # share of idle ranks, or of additional passes, that is wor
 
 def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> str:
     shared = [
-        f"Runs of {other}, trained first where they are missing (`marcos-bench plan {other}`): {', '.join(runs)}."
+        f"Runs of {other}, trained first where they are missing "
+        f"(`marcos-bench plan {study.home(study.sources[runs[0]]).cli_name}`): {', '.join(runs)}."
         for other, runs in study.shared.items()
     ]
     if not plans:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import keyword
 import re
@@ -45,6 +46,8 @@ def new_package(name: str) -> Path:
     """Write a method with this name, and what it is installed by, to a folder of its own. Return the path of its file.
     The folder is not named like the module: Python would take it for a package, in the folder that it lies in."""
     project, folder = _named(name, PROJECT), Path(f"marcos-bench-{name}")
+    if importlib.util.find_spec(name):
+        raise InputError(f"Python finds another module {name!r} before that of the package: take another name")
     if folder.exists():
         raise InputError(f"{folder} exists already: take another name, or move it away")
     write_text(folder / "pyproject.toml", project)

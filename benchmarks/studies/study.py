@@ -360,6 +360,10 @@ def study_of_folder(folder: Path, named: str | None) -> Study:
     name = folder.resolve().name
     if not folder.is_dir():
         raise StudyError(f"there is no folder {folder}: name that of a study's results")
+    if named is None and name not in shipped() and (folder / COLLECTED).is_file():
+        raise StudyError(
+            f"{folder} is not named like a study of the suite: say with --study FILE whose results these are"
+        )
     if named is None and name not in shipped():
         example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
         raise StudyError(

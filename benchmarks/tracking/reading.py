@@ -58,7 +58,10 @@ def _by_id(client: MlflowClient, id: str) -> Run:
 def _answers(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.DataFrame]:
     known = [Path(file.path).stem for file in client.list_artifacts(run.info.run_id, "predictions")]
     if not known:
-        raise InputError(f"MLflow has no predictions of {run.info.run_name}: evaluate, collect and track it")
+        raise InputError(
+            f"MLflow has no predictions of {run.info.run_name}: name a training of a row (they are listed "
+            "below it), or evaluate, collect and track it"
+        )
     if decoding not in known:
         raise InputError(f"{run.info.run_name} has no predictions of decoding {decoding!r}; it has: {known}")
     with tempfile.TemporaryDirectory() as folder:

@@ -290,7 +290,7 @@ class Trainer:
         self._log("validation", {**terms, **metrics, **selected})
 
     def _metrics(self, sums: Sums) -> dict[str, float]:
-        metrics = self.method.metrics(dict(sums.statistics))
+        metrics = {name: float(value) for name, value in self.method.metrics(dict(sums.statistics)).items()}
         _require_own_names(self.method.name, metrics, "`metrics` gives")
         return metrics
 
@@ -417,9 +417,9 @@ class Sums:
     waiting: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def add_denominators(self, batch: Batch, counts: bool = True) -> None:
-        self.tokens += batch.tokens * counts
+        self.tokens += int(batch.tokens) * counts
         for name, value in batch.denominators.items():
-            self.denominators[name] += value * counts
+            self.denominators[name] += float(value) * counts  # a plugin may count with tensors
 
     def add_output(self, output: Output, counts: bool = True) -> None:
         for kind, tensors in (("losses", output.losses), ("statistics", output.statistics)):
@@ -484,6 +484,8 @@ def _require_own_names(method: str, names: Iterable[str], given: str) -> None:
 def _require_sums(method: str, output: Output, sums: Sums, stage: Stage) -> None:
     """Check that losses and statistics of `forward` are sums, and that its losses match the denominators of `collate`
     and the stage's `select_on`."""
+    if not isinstance(output, Output):
+        raise InputError(f"{method}: `forward` returns a {type(output).__name__}: return an Output (methods/base.py)")
     _require_own_names(method, output.losses, "`forward` gives a loss")
     known = sorted(sums.denominators)
     if unknown := sorted(output.losses.keys() - sums.denominators.keys()):
