@@ -134,7 +134,7 @@ def test_beside_a_checkpoint_a_tokenizer_stays_what_its_file_says(
     own.train_from_iterator(["Zoe has 25 apples, 25 pears and 49 plums."] * 9, trainer)
     PreTrainedTokenizerFast(tokenizer_object=own, eos_token="<eos>").save_pretrained(tmp_path)
     Qwen2Config(vocab_size=400).save_pretrained(tmp_path)
-    read = read_tokenizer(tmp_path, None, "mend it")
+    read = read_tokenizer(tmp_path, "main", "mend it")
     text = "Zoe has 25 apples,\n49 pears."
     assert read.encode(text, add_special_tokens=False) == own.encode(text, add_special_tokens=False).ids
     assert read.decode(read.encode(text, add_special_tokens=False)) == text and len(read) == own.get_vocab_size()

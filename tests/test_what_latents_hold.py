@@ -38,7 +38,7 @@ def shares(answers: pd.DataFrame) -> tuple[float, float]:
         found == after_its_own_last_move(CHAINS[id], CHAINS[of])
         for id, of, found in zip(answers["id"], answers["latents_of"], answers["extracted"], strict=True)
     ]
-    return float(answers["follows"].mean()), sum(moved) / len(moved)
+    return float(answers["follows"].to_numpy().mean()), sum(moved) / len(moved)
 
 
 def test_the_table_of_the_page_is_that_of_the_recorded_answers() -> None:
