@@ -21,7 +21,7 @@ from benchmarks.studies.study import (
     StudyError,
     load_study,
     parse_study,
-    require_figures_with_runs,
+    require_something_to_show,
     shipped,
 )
 from conftest import ROOT
@@ -327,6 +327,18 @@ def test_studies_that_share_runs_in_a_circle_are_named(tmp_path: Path, monkeypat
     assert load_study("first").shared == {"third": ["equation/cot/s0"]}
 
 
+def test_files_that_share_runs_are_beside_each_other(tmp_path: Path) -> None:
+    for name, change in {"base": {}, "twin": {"name": "base"}, "mine": {"shares": "base.yaml"}}.items():
+        text = json.dumps(MINIMAL | {"name": name} | change)
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    mine = load_study(str(tmp_path / "mine.yaml"))
+    assert mine.shared == {"base": ["equation/cot/s0"]} and mine.family.keys() == {"base", "mine"}
+    text = json.dumps(MINIMAL | {"name": "base", "shares": "twin.yaml"})
+    (tmp_path / "base.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(StudyError, match=r"`shares`: .*twin.yaml has `name: base`, as this study has: give one of"):
+        load_study(str(tmp_path / "base.yaml"))
+
+
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     """The message has the line. A key that a merge brings along does not count as a second one."""
     text = (STUDIES / "smoke.yaml").read_text(encoding="utf-8").replace("name: smoke", "name: mine")
@@ -455,11 +467,24 @@ def test_a_run_that_starts_from_other_weights_is_not_shared() -> None:
 def test_figures_of_what_no_row_has_are_refused_before_training(figure: str, said: str) -> None:
     study = parse_study(MINIMAL | {"figures": [figure]}, "a rehearsal")
     with pytest.raises(StudyError, match=f"figure `{figure}` shows .* {said}"):
-        require_figures_with_runs(study)
+        require_something_to_show(study)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("nats", "none is scored: set `nats` in `evaluation`"),
+        ("stages", "no row keeps its weights: set `keep_stages"),
+    ],
+)
+def test_tables_of_what_no_row_has_are_refused_before_training(table: str, said: str) -> None:
+    study = parse_study(MINIMAL | {"tables": [table]}, "a rehearsal")
+    with pytest.raises(StudyError, match=f"table `{table}` shows .*, and {said}"):
+        require_something_to_show(study)
 
 
 @pytest.mark.parametrize("figure", ["pareto", "overview"])
 def test_figures_of_times_that_nothing_has_are_refused_before_training(figure: str) -> None:
     study = parse_study(MINIMAL | {"figures": [figure], "timing": None}, "a rehearsal")
     with pytest.raises(StudyError, match=f"figure `{figure}` shows accuracy against time, and no run is timed: set"):
-        require_figures_with_runs(study)
+        require_something_to_show(study)

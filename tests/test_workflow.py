@@ -246,6 +246,22 @@ def test_what_a_run_starts_from_is_trained_in_the_study_that_it_is_shared_with(f
     assert re.search(r"input: .*results/coconut_start/runs/equation/cot_sft_long/s10/train\.json\n", output)
 
 
+def test_runs_of_a_study_of_ones_own_are_shared_from_its_file(finished: Path) -> None:
+    text = (finished / "workflows/config/smoke.yaml").read_text(encoding="utf-8")
+    (mine := finished / "mine").mkdir()
+    (mine / "base.yaml").write_text(text.replace("name: smoke", "name: base"), encoding="utf-8")
+    shared = text.replace("name: smoke", "name: twice\nshares: base.yaml\nseeds: [0, 1]")
+    (mine / "twice.yaml").write_text(shared, encoding="utf-8")
+    output = snakemake(finished, "--dry-run", "--printshellcmds", "--configfile", "mine/twice.yaml", "--", TARGET)
+    jobs = planned(output)
+    assert {job for job in jobs if job.startswith("train equation/cot_sft")} == {
+        "train equation/cot_sft/s0",
+        "train equation/cot_sft/s1",
+    }
+    assert re.search(r" mine/base\.yaml equation/cot_sft/s0\n", output), output
+    assert re.search(r" mine/twice\.yaml equation/cot_sft/s1\n", output), output
+
+
 def made(*variables: str) -> list[str]:
     """Return the commands of `make table`, even if make itself runs these tests."""
     command = ["make", "--no-print-directory", "-n", "table", *variables]

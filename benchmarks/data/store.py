@@ -56,7 +56,7 @@ def prepare(study: Study, block: Block, results: Path) -> Path:
     if not sys.stderr.isatty():
         disable_progress_bars()
     with FileLock(target.with_name(f".{block.id}.lock"), f"preparing {target}"), _apart(target) as folder:
-        others = (data_folder(results, name, block.id) for name in study.shares)
+        others = (data_folder(results, Path(name).stem, block.id) for name in study.shares)
         if (twin := next((other for other in others if _are_current(study, block, other)), None)) is not None:
             shutil.copytree(twin, folder / "built")
         else:

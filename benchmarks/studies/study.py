@@ -52,6 +52,7 @@ from methods.registry import get_method
 _READING: ContextVar[tuple[Path, ...]] = ContextVar("_READING", default=())
 WORKFLOWS = Path(__file__).resolve().parents[2] / "workflows"  # of this checkout or, if installed, beside the packages
 STUDIES = WORKFLOWS / "config"
+SUFFIXES = (".yaml", ".yml")
 OF_LATENTS = (Figure.dimensions, Figure.intervention, Figure.encoding, Figure.draws, Figure.calibration)
 IN_FOLDER = re.compile(r"\$\{(\w+)\}/(.+)")  # a file in the folder that an environment variable names
 
@@ -67,7 +68,9 @@ class Study(Strict):
     paper: str | None = Field(default=None, description="table in benchmarks/paper/numbers.yaml with the same setting")
     deviations: tuple[str, ...] = Field(default=(), description="where the study deviates from the paper, and why")
     shares: Names = Field(
-        default=(), description="one or more studies to reuse runs from, where all settings are the same"
+        default=(),
+        description="one or more studies to reuse runs from, where all settings are the same: names of the suite's, or "
+        "files, relative to the study's own",
     )
     tables: tuple[Table, ...] = Field(
         default=(Table.main, Table.decoding, Table.controls), description="tables to render"
@@ -270,10 +273,25 @@ class Study(Strict):
 
     @cached_property
     def _others(self) -> tuple[Study, ...]:
+        reading = _READING.get()
+        folder = reading[-1].parent if reading else Path()
+        names = [str(folder / name) if name.endswith(SUFFIXES) else name for name in self.shares]
         try:
-            return tuple(map(load_study, self.shares))
+            others = tuple(map(load_study, names))
         except InputError as error:
             raise StudyError(f"`shares`: {error}") from error
+        for other in others:
+            if self.name in other.family:
+                raise StudyError(
+                    f"`shares`: {other.family[self.name].cli_name} has `name: {self.name}`, as this study has: give "
+                    "one of them another, or their results would be taken for each other's"
+                )
+        return others
+
+    @property
+    def family(self) -> dict[str, Study]:
+        """This study and those that it shares runs with, if only through others, by name."""
+        return {name: study for other in self._others for name, study in other.family.items()} | {self.name: self}
 
     def _evaluation_for(self, block: Block, row: Row) -> EvaluationSpec:
         """Return a block's tests and a row's decodings, without controls of latents if the method has none, and without
@@ -325,7 +343,7 @@ def require_run(study: Study, called: str, run: str) -> None:
 
 def study_path(name: str) -> Path:
     """Return the YAML file of a study, given its name or a path."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else STUDIES / f"{name}.yaml"
+    path = Path(name) if name.endswith(SUFFIXES) else STUDIES / f"{name}.yaml"
     if not os.path.lexists(path):  # what a link to nothing is, its reader says
         near, known = suggestion(path.stem, shipped()), ", ".join(shipped())
         raise StudyError(f"no study at {path}{near} (give the path of a YAML file, or one of: {known})")
@@ -349,7 +367,7 @@ def load_study(name: str) -> Study:
     finally:
         _READING.reset(token)
     _require_own_name(study.name, path)
-    require_figures_with_runs(study)
+    require_something_to_show(study)
     study._file = None if file.parent == STUDIES else str(path)
     return study
 
@@ -398,9 +416,19 @@ def parse_study(content: Any, place: str) -> Study:
     return study
 
 
-def require_figures_with_runs(study: Study) -> None:
-    """Raise StudyError if a figure is asked for whose numbers no run is going to have. Rehearsals, which time nothing
-    and leave out rows that are too large, keep such figures."""
+def require_something_to_show(study: Study) -> None:
+    """Raise StudyError if a table or figure is asked for whose numbers no run is going to have. Rehearsals, which time
+    nothing and leave out rows that are too large, keep such figures."""
+    if Table.nats in study.tables and not study.evaluation.nats:
+        raise StudyError(
+            "table `nats` shows what gold texts cost, and none is scored: set `nats` in `evaluation` to a number of "
+            "validation rows, or leave the table out"
+        )
+    if Table.stages in study.tables and not any(run.training.keep_stages for run in study.runs.values()):
+        raise StudyError(
+            "table `stages` shows answers after each stage of a curriculum, and no row keeps its weights: set "
+            "`keep_stages: true` in a `training`, or leave the table out"
+        )
     costs = [figure for figure in (Figure.pareto, Figure.overview) if figure in study.figures]
     if costs and not any("time" in run.tasks for run in study.sources.values()):
         raise StudyError(

@@ -25,7 +25,7 @@ from benchmarks.paper.numbers import paper_table
 from benchmarks.scoring.scorers import require_scorers
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.specs import Figure, Table
-from benchmarks.studies.study import STUDIES, WORKFLOWS, StudyError, load_study, require_run, study_path
+from benchmarks.studies.study import WORKFLOWS, StudyError, load_study, require_run, study_path
 from benchmarks.studies.validation_errors import study_content
 from benchmarks.tracking import store as tracking
 from methods.errors import InputError
@@ -93,14 +93,17 @@ HOMES |= {"3b": "small_3b"}
 
 @functools.cache
 def study(name):
-    """Return a study by its name: the one that the command line names, or a shipped one."""
-    return STUDY if name == STUDY.name else read_study(path_of(name))
+    """Return a study by its name: the one that the command line names, one that it shares runs with, or a shipped
+    one."""
+    if name == STUDY.name:
+        return STUDY
+    return read_study(path_of(STUDY.family[name].cli_name if name in STUDY.family else name))
 
 
 def file_of(wildcards):
     """Return a study's name or path for its commands. It is the same however the command line names the study."""
-    name = wildcards.study
-    return name if name != STUDY.name or STUDY_FILE.resolve().parent == STUDIES else os.path.relpath(STUDY_FILE)
+    called = study(wildcards.study).cli_name
+    return called if called == wildcards.study else os.path.relpath(called)
 
 
 def home(table):
