@@ -138,9 +138,9 @@ def decode(lm: Any, prefix: Prefix, decoding: Decoding, keys: Tensor, eos: int) 
             logits = force_end(logits, step + 1 >= ends[rows], eos)
         chosen = torch.where(running, choose_tokens(logits, decoding, keys[rows], step), eos)
         tokens[rows, step] = chosen
-        alive = chosen != eos
-        still, left = torch.stack([running.sum(), alive.sum()]).tolist()  # a greedy step waits for the device only here
-        emitted, running = emitted + still, alive
+        wrote, running = running, chosen != eos
+        new, left = torch.stack([wrote.sum(), running.sum()]).tolist()  # a greedy step waits for the device only here
+        emitted += new
         if left == 0 or step + 1 == limit:
             break
         if 2 * left <= len(rows):

@@ -104,7 +104,7 @@ class Engine(ABC):
             part = self.ranks.rank + place * self.ranks.world
             torch.manual_seed(key(context.seed, "dropout", context.step, part))
         if self.ranks.world > 1 and not splits_batches(self.spec):
-            context = replace(context, over_ranks=partial(self.ranks.total, counts=counts))
+            context = replace(context, over_ranks=partial(self.ranks.all_reduce, counts=counts))
         return self._forward(batch, context)
 
     @abstractmethod

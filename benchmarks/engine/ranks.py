@@ -41,7 +41,7 @@ class Ranks:
         """Return the sums over all ranks, which must all give the same names."""
         return dict(values)
 
-    def total(self, own: Tensor, counts: bool = True) -> Tensor:
+    def all_reduce(self, own: Tensor, counts: bool = True) -> Tensor:
         """Return the sum of a tensor over all ranks for which it ``counts``. It stays on the device, so that no host
         waits for it."""
         return own
@@ -89,7 +89,7 @@ class ProcessGroup(Ranks):
         self._group.all_reduce(total)
         return dict(zip(names, total.tolist(), strict=True))
 
-    def total(self, own: Tensor, counts: bool = True) -> Tensor:
+    def all_reduce(self, own: Tensor, counts: bool = True) -> Tensor:
         self.beat("a statistic over ranks")
         total = own.clone() if counts else torch.zeros_like(own)
         self._group.all_reduce(total)

@@ -299,7 +299,7 @@ def temporarily_prepared(method: Method, engine: EngineSpec) -> Iterator[None]:
     Autocast would cast their float32 weights for every batch, and in a CUDA graph for every token. The results are the
     same. Layers that the engine compiles are compiled here too.
     """
-    kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in _linears(method, engine)]
+    kept = [(layer, dict(layer.named_parameters(recurse=False))) for layer in _cast_layers(method, engine)]
     try:
         prepare_for_inference(method, engine)
         yield
@@ -313,13 +313,13 @@ def temporarily_prepared(method: Method, engine: EngineSpec) -> Iterator[None]:
 
 def prepare_for_inference(method: Method, engine: EngineSpec) -> None:
     """Do the same as :func:`temporarily_prepared`, but for good: the float32 weights are lost."""
-    for layer in _linears(method, engine):
+    for layer in _cast_layers(method, engine):
         for name, parameter in list(layer.named_parameters(recurse=False)):
             setattr(layer, name, nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False))
     if engine.compile:
         compile_layers(method, caches=True)
 
 
-def _linears(method: Method, engine: EngineSpec) -> list[nn.Module]:
+def _cast_layers(method: Method, engine: EngineSpec) -> list[nn.Module]:
     """Return the linear layers that are cast: all if the engine computes in bfloat16, else none."""
     return [layer for _, layer in linear_layers(method)] if engine.precision == "bfloat16" else []

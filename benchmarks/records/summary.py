@@ -89,17 +89,18 @@ class Summary:
 def summarise(records: StudyRecords, *decodings: str) -> Summary:
     """Aggregate the run records of some decodings, and test each block's rows against each other on every test set.
     What one decoding has is kept, as most tables and figures of a study show the same ones."""
-    comparisons, marks, pairs, against_controls = _default_tests(records)
+    tests = _default_tests(records)
     found = {decoding: _of_decoding(records, decoding) for decoding in decodings}
     keys = [key for key in _shown(records) if key.decoding in found]
-    about = {key: {"control": key.row in _controls(records.study), "mark": marks.get(key, "")} for key in keys}
+    about = {key: {"control": key.row in _controls(records.study), "mark": tests.marks.get(key, "")} for key in keys}
     lines = [found[key.decoding].lines[key] | about[key] for key in keys]
     correct = {key: answers for key in keys if (answers := found[key.decoding].correct.get(key)) is not None}
     # Not all options of a method that can think have it think, and without latents nothing is swapped
     thinking = {key for key, line in zip(keys, lines, strict=True) if (line["latent_steps"] or 0) > 0}
     swapping = {name for name, spec in records.study.evaluation.decodings.items() if spec.thoughts != "own"}
     swapped = {key: answers for key, answers in correct.items() if key.decoding in swapping and key in thinking}
-    return Summary(_frame(lines, LINES), pairs, _against_own(swapped, correct), against_controls, comparisons)
+    swaps = _against_own(swapped, correct)
+    return Summary(_frame(lines, LINES), tests.pairs, swaps, tests.against_controls, tests.comparisons)
 
 
 class _OfDecoding(NamedTuple):
@@ -108,6 +109,15 @@ class _OfDecoding(NamedTuple):
 
     lines: dict[Key, dict[str, Any]]
     correct: dict[Key, pd.DataFrame]
+
+
+class _Tests(NamedTuple):
+    """The paired tests of the default decoding, as a :class:`Summary` has them, and the rows' marks by them."""
+
+    marks: dict[Key, str]
+    pairs: pd.DataFrame
+    against_controls: pd.DataFrame
+    comparisons: pd.DataFrame
 
 
 @lru_cache(maxsize=2)
@@ -131,10 +141,9 @@ def _of_decoding(records: StudyRecords, decoding: str) -> _OfDecoding:
 
 
 @lru_cache(maxsize=2)
-def _default_tests(records: StudyRecords) -> tuple[pd.DataFrame, dict[Key, str], pd.DataFrame, pd.DataFrame]:
-    """Return the planned comparisons, the rows' marks, all pairs of rows, and rows against controls, under the default
-    decoding. A family of tests is the rows of a block on one test set, unless the study plans comparisons: then pairs
-    have the p-values of these everywhere."""
+def _default_tests(records: StudyRecords) -> _Tests:
+    """Test rows against each other and against controls. A family of tests is the rows of a block on one test set,
+    unless the study plans comparisons: then pairs have the p-values of these everywhere."""
     study, controls = records.study, _controls(records.study)
     families: dict[tuple[str, str], dict[str, pd.DataFrame]] = {}
     for key, answers in _of_decoding(records, "default").correct.items():
@@ -157,7 +166,7 @@ def _default_tests(records: StudyRecords) -> tuple[pd.DataFrame, dict[Key, str],
             p_holm = corrected.get(frozenset((row, control)), result["p_holm"])
             against_controls.append(place | {"row": row, "control": control} | result | {"p_holm": p_holm})
     all_pairs = pd.DataFrame(pairs, columns=[*statistics.PAIR, "block", "test"])
-    return _frame(comparisons, COMPARED), marks, all_pairs, _frame(against_controls, AGAINST)
+    return _Tests(marks, all_pairs, _frame(against_controls, AGAINST), _frame(comparisons, COMPARED))
 
 
 def _controls(study: Study) -> set[str]:
