@@ -45,11 +45,12 @@ LOGGED_STEPS = 100  # lines of training steps that an archived log keeps; all ot
 def pack(folder: Path, target: Path) -> Path:
     """Pack the results of a study in ``folder`` into ``target``, whose rendered files are replaced. Return the path of
     the archive. Raise :class:`BrokenRecord` if nothing was collected there."""
+    folder, target = folder.resolve(), target.resolve()
     if not (folder / COLLECTED).is_file():
         raise BrokenRecord(f"{folder} has no {COLLECTED}: run `marcos-bench collect` for the study first")
-    if target.resolve() == folder.resolve():
+    if target == folder:
         raise InputError(f"{folder} cannot be packed into itself: name another folder")
-    if target.resolve().is_relative_to(folder.resolve()):
+    if target.is_relative_to(folder):
         raise InputError(f"{target} is a part of what is packed: name a folder outside {folder}")
     if (target / ARCHIVE).is_file() and target.name != folder.name:
         raise InputError(f"{target} holds an archive, and is not named like {folder}: name a folder of its own")
@@ -68,6 +69,8 @@ def pack(folder: Path, target: Path) -> Path:
             member = tarfile.TarInfo(name)  # without times or owners: the same results give the same archive
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
+    for path in _files(target, RENDERED):
+        path.unlink()
     for path in _files(folder, RENDERED):
         copy = target / path.relative_to(folder)
         copy.parent.mkdir(exist_ok=True)
@@ -163,7 +166,7 @@ def _restore(archive: Path, folder: Path) -> None:
     try:
         with tarfile.open(archive) as held:
             held.extractall(folder, filter="data")
-    except (tarfile.TarError, lzma.LZMAError, OSError, EOFError) as error:
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
         raise BrokenRecord(f"{archive} cannot be read ({error}): get the file again") from error
     joined = folder / PREDICTIONS
     if not joined.is_file():

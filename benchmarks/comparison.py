@@ -31,6 +31,7 @@ SHARES = ("accuracy", "strict", "no_answer", "deduplicated")  # metrics that are
 WITHIN = "accuracy_std"  # prefix of the metrics that are deviations within one training
 ANSWERS = ["test", "id", "seed", "text", "gold", "correct", "same_as"]  # columns of predictions that are read
 FIRST = ["training_seed", "seed"]  # columns of answers: the lowest of both are those of the texts that are shown
+ROUNDING = 1e-9  # of means of means
 TRACKED = re.compile(r"[0-9a-f]{32}")  # an id of a run in MLflow
 QUESTION_WIDTHS = [16, 10, None, None, 40, 40]  # id, gold, correctness of a and b, texts of a and b
 
@@ -74,7 +75,7 @@ def compare(a: str, b: str, results: Path, test: str | None, decoding: str, stud
     if not chosen:
         raise InputError(f"not both runs were evaluated on {test}; they share: {', '.join(shared)}")
     kernels = tuple("; ".join(side.kernels) for side in sides)
-    differ = all(kernels) and len({*sides[0].kernels, *sides[1].kernels}) > 1
+    differ = all(kernels) and {*sides[0].kernels} != {*sides[1].kernels}
     pairs = {name: (sides[0].answers[name], sides[1].answers[name]) for name in chosen}
     for name, (of_a, of_b) in pairs.items():
         require_same_questions(name, gold_of(of_a), gold_of(of_b))
@@ -263,7 +264,7 @@ def _differing(test: str, a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     right = [correctness(frame, "id").mean(axis=1) for frame in (a, b)]
     both = pd.DataFrame(dict(zip(("correct_a", "correct_b"), right, strict=True))).dropna()
     both["apart"] = (both["correct_a"] - both["correct_b"]).abs()
-    both = both.loc[both["apart"] > 0].sort_values(by=["apart"], ascending=False, kind="stable")
+    both = both.loc[both["apart"] > ROUNDING].sort_values(by=["apart"], ascending=False, kind="stable")
     texts = {"gold": shown[0]["gold"], "text_a": shown[0]["text"], "text_b": shown[1]["text"]}
     both = both.assign(test=test, **{name: column.reindex(both.index) for name, column in texts.items()})
     columns = ["test", "id", "gold", "correct_a", "correct_b", "text_a", "text_b"]

@@ -40,12 +40,17 @@ UNMATCHED_SHOWN = 20  # lines; all are counted
 @dataclass(frozen=True)
 class Questions:
     """The questions that outputs are matched with, and the scorer of their answers. ``name``: of the test set, or of
-    the file that brings its own questions."""
+    the file that brings its own questions. ``by_index``: by their place there, or by the `index` of that file's lines.
+    """
 
     name: str
-    records: Sequence[Record]
+    by_index: Mapping[int, Record]
     scorer: Scorer
     is_test: bool = True
+
+    @cached_property
+    def records(self) -> Sequence[Record]:
+        return [*self.by_index.values()]
 
     @cached_property
     def same_as(self) -> dict[str, str]:
@@ -140,7 +145,8 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
 def questions_of_test(test: str) -> Questions:
     """Return the questions of a test set, whatever study asks them."""
     card = get_dataset(test).card
-    return Questions(test, load_records(test, cast(Form, card.forms[0]), "test"), scorer_of(test))
+    records = load_records(test, cast(Form, card.forms[0]), "test")
+    return Questions(test, dict(enumerate(records)), scorer_of(test))
 
 
 def _own_questions(path: Path, scorer: str) -> Questions:
@@ -150,17 +156,23 @@ def _own_questions(path: Path, scorer: str) -> Questions:
     if SCORERS[scorer].reads_steps:
         raise InputError(f"the scorer {scorer!r} needs the steps of each question: name the test set (--test) instead")
     records: dict[str, Record] = {}
+    numbers: dict[str, int] = {}
     for number, (place, row) in enumerate(_rows(path)):
         for name in ("question", "gold"):
             if not isinstance(row.get(name), str):
                 raise InputError(f"{place}: no text `{name}`, which --scorer needs; name the test set (--test) instead")
         if why := Card.model_construct(scorer=scorer).refusal(row["gold"]):  # of a card, its scorer alone decides
             raise InputError(f"{place}: the `gold` answer {shortened(row['gold'])} {why}: write the answer alone")
-        id = str(row["id"]) if "id" in row else f"{path.stem}-{row.get('index', number)}"
-        if id in records and records[id].question != row["question"]:
-            raise InputError(f"{place}: another question has the id {id!r} too: give each an id of its own")
+        index = row.get("index", number)
+        id = str(row["id"]) if "id" in row else f"{path.stem}-{index}"
+        if id in records and (records[id].question, records[id].answer) != (row["question"], row["gold"]):
+            raise InputError(f"{place}: another question has the id {id!r} too, or another `gold`: give each an id of its own")
         records[id] = Record(id, row["question"], (), row["gold"])
-    return Questions(path.stem, [*records.values()], SCORERS[scorer], is_test=False)
+        numbers.setdefault(id, index if isinstance(index, int) else number)
+    by_index = {numbers[id]: record for id, record in records.items()}
+    if len(by_index) < len(records):
+        raise InputError(f"{path}: two questions have the same `index`: give each an index of its own, or none")
+    return Questions(path.stem, by_index, SCORERS[scorer], is_test=False)
 
 
 def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -207,7 +219,7 @@ def _scored(
         lines.append((record.id, questions.same_as[record.id], record.answer, row["output"], *scores))
     numbered = [row for _, row in rows if "id" not in row and isinstance(row.get("index"), int)]
     indices = {row["index"] for row in numbered if questions.knows(row)}
-    if indices == {*range(1, len(questions.records) + 1)}:
+    if indices == {*range(1, len(questions.records) + 1)} and 0 in questions.by_index:
         raise InputError(f"{name}: `index` counts from 0, and here it seems to count from 1: subtract 1 from each")
     if not lines:
         _, why, _ = unmatched[0]
@@ -230,8 +242,8 @@ def _match(
         record, named = by_id.get(str(row["id"])), f"id {shortened(row['id'])}"
     elif "index" in row and known:
         index, named = row["index"], f"index {shortened(row['index'])}"
-        whole = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(questions.records)
-        record = questions.records[index] if whole else None
+        whole = isinstance(index, int) and not isinstance(index, bool)
+        record = questions.by_index.get(index) if whole else None
     elif isinstance(text, str):
         alike, named = by_text.get(normalise(text), ()), f"question {shortened(text)}"
         record = next((one for one in alike if one.id not in answered), alike[0] if alike else None)

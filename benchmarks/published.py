@@ -244,7 +244,7 @@ def read_tensors(folder: Path) -> tuple[dict[str, Tensor], str]:
         raise InputError(f"there is no folder {folder}: name the one with the published weights (--folder)")
     if shards := sorted(folder.glob("model*.safetensors")):
         return _read_shards(shards), str(shards[0])
-    found = [path for pattern in FILES for path in sorted(folder.glob(pattern)) if path.is_file()]
+    found = sorted({path for pattern in FILES for path in folder.glob(pattern) if path.is_file()})
     if len(found) != 1:
         has = ", ".join(path.name for path in found) or "none"
         raise InputError(

@@ -139,7 +139,8 @@ def rehearse(study: Study, results: Path, backbone: str | None, stand_in: str) -
         for figure in small.figures:
             with _noted(rehearsal, f"figure {figure}"):
                 render_figure(small, place, figure, mark=MARK)
-        report(place)
+        with _noted(rehearsal, "report"):
+            report(place)
     rehearsal.seconds = time.monotonic() - began
     lines = [_line(plan, machine, None if backbone else _pace(small, plan, place)) for plan in plans]
     rehearsal.table = tabulate(lines, HEADER, tablefmt="github", disable_numparse=True) if lines else ""
@@ -328,7 +329,7 @@ def _pace(small: Study, plan: RunPlan, place: Path) -> float | None:
 
 def _line(plan: RunPlan, machine: GPU, pace: float | None) -> list[str]:
     needed = plan.memory.on(1, 0)
-    hours = [plan.hours(machine, 1.0) * plan.ranks, pace]
+    hours = [plan.flops / machine.peak(plan.run.engine.precision) / 3600, pace]
     return [
         plan.run.id,
         f"{plan.parameters / 1e6:,.1f}M",

@@ -15,10 +15,10 @@ from pathlib import Path
 from conftest import ROOT
 
 # Imports the packages that commands import, which takes seconds, and then runs each module that its input names in a
-# fork of itself. The suite's own modules are imported by each fork, from the copy that it runs in; only what
+# fork of itself, which ends without freeing all these packages. The suite's own modules are imported by each fork, from the copy that it runs in; only what
 # `code_substance` gives for files as they are in ROOT, which takes longest, is computed once
 FORKS = """
-import json, os, pathlib, runpy, sys
+import atexit, gc, json, os, pathlib, runpy, sys, threading, traceback
 import attr, datasets, docutils.core, dpath, jsonschema, mlflow, pandas, pygments, scipy.stats, smart_open, torch, yte
 import snakemake.cli, snakemake.workflow
 import transformers.models.auto.modeling_auto, transformers.models.qwen2.modeling_qwen2
@@ -36,6 +36,21 @@ def substance(source):
     return known[source] if source in known else code_substance(source)
 
 
+def run(module):
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+            return 1
+        return ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+gc.freeze()
 for line in sys.stdin:
     module, arguments, place, environment, output = json.loads(line)
     if not (child := os.fork()):
@@ -49,8 +64,12 @@ for line in sys.stdin:
         sys.argv[1:] = arguments
         import methods.code_digest
         methods.code_digest.code_substance = substance
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        sys.exit()
+        code = run(module)
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 

@@ -143,7 +143,7 @@ def test_command_answers_a_test_set_and_score_reads_the_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, few = FOLDER / "codi_gpt2", replace(questions_of_test("embedded_in_domain"))
-    few = replace(few, records=few.records[:6])
+    few = replace(few, by_index=dict(enumerate(few.records[:6])))
     monkeypatch.setattr("benchmarks.published.questions_of_test", lambda test: few)
     arguments = ["published", "codi_gpt2", "--test", "embedded_in_domain", "--folder", str(folder)]
     run = invoke(*arguments, "--output", tmp_path / "answers.jsonl")

@@ -89,9 +89,12 @@ def split_validation(records: Sequence[Record], count: int) -> tuple[list[Record
     """Split records into training and validation records. Those with the ``count`` smallest question hashes are
     validation data, whatever the order of the rows; where questions differ in symbols alone, which their hashes leave
     out, the symbols decide. Copies of a question stay on one side, so validation may get more than ``count``."""
-    keys = [(question_hash(record.question), normalise(record.question)) for record in records]
-    if count >= len(set(keys)):
-        raise DataError(f"{count} validation rows cannot be split off {len(set(keys))} distinct questions; ask fewer")
+    hashes = [question_hash(record.question) for record in records]
+    if count >= len(set(hashes)) and count >= (distinct := len(questions(records))):
+        raise DataError(f"{count} validation rows cannot be split off {distinct} distinct questions; ask fewer")
+    last = sorted(hashes)[count - 1]  # the symbols decide among those with this one alone
+    pairs = zip(records, hashes, strict=True)
+    keys = [(key, normalise(record.question) if key == last else "") for record, key in pairs]
     threshold = sorted(keys)[count - 1]
     pairs = list(zip(records, keys, strict=True))
     train = [record for record, key in pairs if key > threshold]

@@ -18,6 +18,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 from benchmarks.budgets import budget_for, curriculum
 from benchmarks.checkpoints import KEPT
 from benchmarks.console import Progress
@@ -262,14 +264,12 @@ def _costs(
     example that a stage stores. Recomputing a layer's forward pass counts as a third of a layer, and adapters as
     :data:`ADAPTED` for each kind of module that has one, less :data:`FROZEN` (operations, counted and not timed)."""
     small = small_method(run, lengths.count_tokens)
-    by_length = lengths.by_length
     flops = layers = most = 0.0
     again, lora = run.engine.activation_checkpointing, run.training.lora
     more = again / 3 + (ADAPTED * len(lora.modules) - FROZEN if lora else 0.0)
     for stage in stages:
         count = max(2, BATCHES // sum(other.phase == stage.phase for other in stages))
-        starts = spread_over(max(1, len(by_length) - ROWS), count)
-        steps, features, size = usage_in_stage(small, stage, [by_length[i : i + ROWS] for i in starts])
+        steps, features, size = usage_in_stage(small, stage, _batches(run, lengths.by_length, count))
         enable_gradients(whole, stage)  # which of them decides on the backward pass
         flops += stage.epochs * lengths.rows * steps.flops(whole, dimensions, backward=True, again=again)
         layers += stage.epochs * per_epoch * steps.depth * dimensions.num_hidden_layers * (1 + more)
@@ -277,6 +277,16 @@ def _costs(
             flops += lengths.rows * features.flops(whole, dimensions, backward=False)
             most = max(most, size * dimensions.hidden_size / SMALL.hidden_size)
     return flops, layers, most
+
+
+def _batches(run: RunSpec, by_length: Sequence[Example], count: int) -> list[Sequence[Example]]:
+    """Return ``count`` batches as training has them: of neighbours in length, from short to long, or of any rows."""
+    if run.training.group_by_length:
+        return [by_length[start : start + ROWS] for start in spread_over(max(1, len(by_length) - ROWS), count)]
+    rows = rows_per_pass(run.training.batch_size, run.engine.ranks, run.engine.micro_batch)
+    draw = np.random.default_rng(0)
+    picked = (draw.choice(len(by_length), min(rows, len(by_length)), replace=False) for _ in range(count))
+    return [[by_length[place] for place in places] for places in picked]
 
 
 def _largest_passes(run: RunSpec, lengths: Lengths) -> list[tuple[int, list[Example]]]:

@@ -86,7 +86,7 @@ def _filled(plans: Sequence[RunPlan], gpu: GPU, utilisation: float) -> list[str]
     if all(plan.ranks >= MACHINE for plan in plans):
         return []
     every = [_on_all(plan) for plan in plans]
-    kept = [plan.run.id for plan, own in zip(plans, every, strict=True) if own.run.engine == plan.run.engine]
+    kept = [plan.run.id for plan in plans if plan.run.training.validation_questions]
 
     def takes(plans: Sequence[RunPlan]) -> str:
         clock = makespan(plans, MACHINE, gpu, utilisation)

@@ -18,6 +18,7 @@ from benchmarks.records.schema import read_model
 from benchmarks.studies.paths import COLLECTED, DONE, data_folder
 
 FRAME = "frame.csv"
+NAMES = ["block", "row", "title", "run"]  # columns of the frame that are text, whatever it looks like
 COLUMNS = ("test", "id", "seed", "text", "gold", "correct", "n_steps")
 
 
@@ -35,19 +36,19 @@ def questions(results: Path, study: str) -> list[dict[str, Any]]:
     again = "run `marcos-bench collect` again"
     held = read_model(results / study / COLLECTED, Collected, again, again)
     try:
-        frame = pd.read_csv(path)
-        shown = frame.loc[frame["shown"]].dropna(subset="run")
+        frame = pd.read_csv(path, dtype=dict.fromkeys(NAMES, str), keep_default_na=False, usecols=[*NAMES, "shown"])
+        shown = frame.loc[frame["shown"] & (frame["run"] != "")]
     except (ValueError, KeyError) as error:  # ValueError: from pandas
         raise BrokenRecord(f"{path} is no frame of results ({error}): {again}") from error
     blocks = []
     for block, members in shown.groupby("block", sort=False):
         found: dict[str, tuple[str, pd.DataFrame]] = {}  # of each row, its first training that answered
-        for row, title, run in members[["row", "title", "run"]].drop_duplicates().to_numpy():
+        for row, title, run in members[NAMES[1:]].drop_duplicates().to_numpy():
             if row not in found and (answers := _answers(results, held, run)) is not None:
                 found[row] = title.removeprefix("- "), answers
         if found:
             titles, frames = zip(*found.values(), strict=True)
-            lines = _lines(frames, held.data.get(str(block), {}), data_folder(results, study, str(block)))
+            lines = _lines(frames, held.data.get(block, {}), data_folder(results, study, block))
             blocks.append({"name": block, "rows": [*titles], "lines": lines})
     return blocks
 

@@ -57,6 +57,7 @@ class Section:
 def report(folder: Path) -> Path:
     """Write ``report.html`` into a folder of several studies' results, or into the folder of one study, and
     ``questions.html`` into the folder of each study whose answers are there. Return the report's path."""
+    folder = folder.resolve()
     found = [section for study in _studies(folder) if (section := _section(study, folder))]
     sections = sorted(found, key=lambda section: -section.tables)  # the study with most tables comes first
     if not sections:

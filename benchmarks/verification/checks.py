@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -335,7 +336,7 @@ def _rows(text: str) -> list[str]:
 
 def first_change(old: str, new: str) -> str:
     """Describe the first line that differs between two texts, around the difference."""
-    pairs = enumerate(zip(old.splitlines(), new.splitlines(), strict=False), 1)
+    pairs = enumerate(zip_longest(old.splitlines(), new.splitlines(), fillvalue=""), 1)
     number, (was, now) = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
     at = next((i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
     start = max(0, at - 20)

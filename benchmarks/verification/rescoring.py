@@ -15,6 +15,7 @@ from benchmarks.archive import refuse_packed
 from benchmarks.data import load_records
 from benchmarks.evaluation.task import means
 from benchmarks.files import BrokenRecord, read_json, read_parquet, write_json, write_parquet, write_text
+from benchmarks.processes.locks import RunLock
 from benchmarks.records.provenance import outdated_scorers
 from benchmarks.records.results import read_collected, to_frame, write_collected
 from benchmarks.records.schema import EvaluateRecord, ScoredBy, parsed
@@ -131,7 +132,9 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
     for spec in study.sources.values():
         paths = Paths(results, spec)
         if paths.record("evaluate").is_file():
-            yield from _rescore_run(spec.id, paths, spec.data.form)
+            with RunLock(paths.answers):
+                moved = _rescore_run(spec.id, paths, spec.data.form)
+            yield from moved
     if not (folder / COLLECTED).is_file():
         return
     held = read_collected(study, results)
@@ -150,17 +153,23 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             write_text(path, text)
             yield f"{name} is written anew"
+    for figure in study.figures:
+        if (folder / f"figures/{figure}.csv").is_file():
+            yield f"the figure {figure} is as before: `{study.command('figure', results, '--figure', figure)}`"
+    for other in study.shared:
+        yield f"runs of {other} were looked at, too: `{study.family[other].command('rescore', results)}` for its tables"
 
 
-def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
-    """Score the answers of one run anew, and write its predictions and its record. Yield each score that moves."""
-    record = read_json(paths.record("evaluate"))
+def _rescore_run(id: str, paths: Paths, form: Form) -> list[str]:
+    """Score the answers of one run anew, and write its predictions and its record. Return each score that moves. What
+    cannot be read is noticed before anything is written."""
+    record, moved = read_json(paths.record("evaluate")), list[str]()
     stale = outdated_scorers({test: ScoredBy(**by) for test, by in record["scorers"].items()})
-    for name, digest in record["predictions"].items() if stale else ():
+    digests = record["predictions"].items() if stale else ()
+    frames = {name: read_parquet(paths.predictions(name), digest, "`evaluate`") for name, digest in digests}
+    frames = {name: new for name, frame in frames.items() if (new := _rescored(frame, stale, form)) is not None}
+    for name, frame in frames.items():
         path = paths.predictions(name)
-        frame = _rescored(read_parquet(path, digest, "`evaluate`"), stale, form)
-        if frame is None:
-            continue
         record["predictions"][name] = write_parquet(path, frame)
         proof = path.with_suffix(".json")
         if proof.is_file():  # `evaluate` goes on taking these answers for its own
@@ -169,15 +178,16 @@ def _rescore_run(id: str, paths: Paths, form: Form) -> Iterator[str]:
             recorded, answers = record["decodings"][name]["tests"][test], frame.loc[frame["test"] == test]
             drawn = draw_statistics(answers)
             if changed := changed_value(recorded["draws"], drawn):
-                yield f"{id}, {name}, {test}: `draws`: {changed}"
+                moved.append(f"{id}, {name}, {test}: `draws`: {changed}")
                 recorded["draws"] = drawn
             for key, value in means(answers).items():
                 if recorded[key] != value:
-                    yield f"{id}, {name}, {test}: `{key}` was {recorded[key]}, is {value}"
+                    moved.append(f"{id}, {name}, {test}: `{key}` was {recorded[key]}, is {value}")
                     recorded[key] = value
     scorers = versions(record["scorers"])
     if record["scorers"] != scorers:
         write_json(paths.record("evaluate"), {**record, "scorers": scorers})
+    return moved
 
 
 def _rescored(frame: pd.DataFrame, tests: list[str], form: Form) -> pd.DataFrame | None:
