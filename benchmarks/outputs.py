@@ -166,7 +166,9 @@ def _own_questions(path: Path, scorer: str) -> Questions:
         index = row.get("index", number)
         id = str(row["id"]) if "id" in row else f"{path.stem}-{index}"
         if id in records and (records[id].question, records[id].answer) != (row["question"], row["gold"]):
-            raise InputError(f"{place}: another question has the id {id!r} too, or another `gold`: give each an id of its own")
+            raise InputError(
+                f"{place}: another question has the id {id!r} too, or another `gold`: give each an id of its own"
+            )
         records[id] = Record(id, row["question"], (), row["gold"])
         numbers.setdefault(id, index if isinstance(index, int) else number)
     by_index = {numbers[id]: record for id, record in records.items()}

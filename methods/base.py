@@ -207,10 +207,10 @@ class Method(nn.Module, ABC):
         (:attr:`Decoding.encoded`) in place of those that it draws."""
         return False
 
-    def encode_steps(self, examples: Sequence[Example]) -> Tensor | None:
-        """Return the latents (B, steps, dims) into which training encodes the examples' own steps, or None if it
-        encodes none (:meth:`encodes_steps`)."""
-        return None
+    def encode_steps(self, examples: Sequence[Example]) -> Tensor:
+        """Return the latents (B, steps, dims) into which training encodes the examples' own steps and answers. Called
+        if it encodes any (:meth:`encodes_steps`)."""
+        raise NotImplementedError(f"{self.name} encodes no steps")
 
     @classmethod
     def starts_from(cls, options: Any) -> str | None:
@@ -235,8 +235,8 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def stages(self, budget: Budget) -> list[Stage]:
-        """Return the curriculum. Stages that are not cached spend ``budget`` at most, and all stages together spend it.
-        The last one has a ``select_on``."""
+        """Return the curriculum. Stages that are not cached spend ``budget`` at most; it is warned of if all stages
+        together spend less. The last one has a ``select_on``."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:

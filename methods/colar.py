@@ -270,7 +270,8 @@ class CoLaR(Method):
         running = torch.ones_like(keys["ends"], dtype=torch.bool)
         latents, thought = [], []
         for step in range(self.options.max_latents):
-            latents.append(swap_latents(self._next_latent(prefix.hidden, keys["latents"], step, decoding), decoding))
+            latent = self._next_latent(prefix.hidden, keys["latents"], step, decoding)
+            latents.append(swap_latents(latent, decoding, running))
             thought.append(running)
             prefix = _visible(extend(prefix, latents[-1]), running)
             # Also if lengths are forced: choosing a token is part of the work
@@ -278,6 +279,8 @@ class CoLaR(Method):
             running = running & (written != self.separator) if lengths is None else lengths > step + 1
             if decoding.thoughts == "exchanged":  # a chain ends where it ends for the question whose it is
                 running = swap_latents(running, decoding)
+            elif decoding.thoughts == "mean":  # and one of means with the last of the others'
+                running = running & running[: len(running) // 2].any()
             if not running.any():
                 break
         return prefix, torch.stack(latents, dim=1), torch.stack(thought, dim=1)

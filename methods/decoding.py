@@ -203,13 +203,16 @@ def sample_nucleus(probability: Tensor, top_p: float, draws: Tensor) -> Tensor:
     return order.gather(1, drawn.clamp(max=count - 1)).squeeze(1)
 
 
-def swap_latents(latents: Tensor, decoding: Decoding) -> Tensor:
+def swap_latents(latents: Tensor, decoding: Decoding, thinking: Tensor | None = None) -> Tensor:
     """Return the latents (B, …) that each row goes on with: its own or, in a control that tests whether latents carry
     anything, those of other questions. A control has each question of its batch twice. The rows of the first half keep
     their own latents, and the rows of the second half get them, too: all of them those of the row before
-    (``exchanged``) or the mean of all rows (``mean``). So they are latents of whole chains, as the model computes them
-    by itself."""
+    (``exchanged``) or the mean of all rows (``mean``), of those that are still ``thinking`` (B,) where chains end. So
+    they are latents of whole chains, as the model computes them by itself."""
     if decoding.thoughts == "own":
         return latents
     own = latents[: len(latents) // 2]
-    return torch.cat([own, own.roll(1, 0) if decoding.thoughts == "exchanged" else own.mean(0).expand_as(own)])
+    if decoding.thoughts == "exchanged":
+        return torch.cat([own, own.roll(1, 0)])
+    averaged = own if thinking is None else own[thinking[: len(own)]]
+    return torch.cat([own, averaged.mean(0).expand_as(own)])

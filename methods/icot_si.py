@@ -74,6 +74,8 @@ class ICoTSI(CoTSFT):
         """Return one stage for each number of removed tokens (numbers for which the budget has no optimizer step are
         skipped), then one stage without any chain, whose weights are selected."""
         cutoff, options = self.cutoff(budget), self.options
+        if not cutoff:
+            raise InputError("icot_si: the training data have no steps whose tokens could be removed: train CoT-SFT")
         rate = options.tokens_per_epoch or cutoff / (options.removal_share * budget.epochs)
         if cutoff >= rate * budget.epochs:
             raise InputError(

@@ -15,8 +15,8 @@ from pathlib import Path
 from conftest import ROOT
 
 # Imports the packages that commands import, which takes seconds, and then runs each module that its input names in a
-# fork of itself, which ends without freeing all these packages. The suite's own modules are imported by each fork, from the copy that it runs in; only what
-# `code_substance` gives for files as they are in ROOT, which takes longest, is computed once
+# fork of itself, which ends without freeing them. The suite's own modules are imported by each fork, from the copy that
+# it runs in; only what `code_substance` gives for files as they are in ROOT, which takes longest, is computed once
 FORKS = """
 import atexit, gc, json, os, pathlib, runpy, sys, threading, traceback
 import attr, datasets, docutils.core, dpath, jsonschema, mlflow, pandas, pygments, scipy.stats, smart_open, torch, yte

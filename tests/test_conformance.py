@@ -429,11 +429,10 @@ def test_latents_are_traced_and_controlled(method: Method) -> None:
 
 @torch.no_grad()
 def test_encoded_steps_take_the_place_of_own_latents(method: Method) -> None:
-    latents, name = method.encode_steps(examples()), method.steerable_latents(method.options)
     if not method.encodes_steps(method.options):
-        assert latents is None
         return
-    assert latents is not None and name is not None
+    latents, name = method.encode_steps(examples()), method.steerable_latents(method.options)
+    assert name is not None
     decoding = Decoding(encoded=latents, trace=True, max_new_tokens=4)
     assert torch.equal(method.generate(questions(), decoding).trace[name], latents)
     assert not method.stochastic(decoding)

@@ -342,8 +342,6 @@ def test_encoded_latents_need_an_encoder_and_steps(results: Path, monkeypatch: p
     study = small_study(rows, evaluation={"tests": ["embedded_in_domain"], "decodings": decodings})
     found = {run.row: [*run.evaluation.decodings] for run in study.runs.values()}
     assert found == {"cot_sft": ["default"], "marcos": ["default", "encoded"], "no_r": ["default"]}
-    with pytest.raises(InputError, match=r"CoT-SFT .* encodes no steps: name the methods that do in the `only`"):
-        inference.encode_steps(make("cot_sft"), [], "float32")
     with pytest.raises(StudyError, match="`default` answers without the gold steps"):
         small_study(rows, evaluation={"tests": ["embedded_in_domain"], "decodings": {"default": decodings["encoded"]}})
     with pytest.raises(StudyError, match="`default` answers with a question's own latents"):

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -173,8 +174,10 @@ def accuracy_and_interval(correct: pd.DataFrame) -> dict[str, float]:
 
 
 def error_bars(lines: Any) -> list[Any]:
-    """Return how far the 95 % intervals of ``lines`` reach below and above their accuracies, in percentage points."""
-    return [100 * (lines["accuracy"] - lines["low"]), 100 * (lines["high"] - lines["accuracy"])]
+    """Return how far the 95 % intervals of ``lines`` reach below and above their accuracies, in percentage points. An
+    interval is over distinct questions: where a test set repeats some, the accuracy of all may lie outside."""
+    reach = lines["accuracy"] - lines["low"], lines["high"] - lines["accuracy"]
+    return [100 * np.maximum(one, 0.0) for one in reach]
 
 
 def grid(canvas: Canvas, rows: int, columns: int, size: tuple[float, float], **settings: object) -> list[list[Axes]]:

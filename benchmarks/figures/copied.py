@@ -15,7 +15,7 @@ from benchmarks.scoring.scorers import scorer_of
 from benchmarks.scoring.synthetic import WIDTH, Copying, bins, repeats
 from benchmarks.studies.specs import Block, Row
 
-COLUMNS = ("test", "text", "correct", "draws", "choices")
+COLUMNS = ("test", "text", "draws", "choices")
 
 
 def is_copy(test: str) -> bool:

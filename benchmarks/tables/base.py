@@ -155,7 +155,7 @@ class TableBuilder(ABC):
         """A legend text: the kind of the 95 % intervals."""
         if len(self.study.seeds) > 1:
             return """of the t distribution, over questions and training seeds, or Wilson's where all answers are right
-                or all are wrong"""
+                or all are wrong; of a row with one training so far, over questions"""
         return "Wilson's, or a bootstrap over questions where a question's score is a mean over seeds"
 
     def about_repeated(self) -> str:

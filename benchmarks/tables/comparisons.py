@@ -90,6 +90,8 @@ class ComparisonsTable(TableBuilder):
         yield from self.about_own_decodings()
         yield self.generalisation
         if len(self.study.seeds) > 1:
-            yield "Intervals are of the t distribution, over questions and the training seeds of both rows."
+            yield """Intervals are of the t distribution, over questions and the training seeds of both rows; where
+            nothing varies, or with one training of each, by the method of Agresti and Min (2005) for paired
+            proportions."""
         else:
             yield "Intervals are over questions, by the method of Agresti and Min (2005) for paired proportions."

@@ -13,7 +13,7 @@ from benchmarks.paper.numbers import PaperRow, PaperTable, paper_table
 from benchmarks.records.provenance import backbone, hardware
 from benchmarks.records.schema import TimeRecord
 from benchmarks.records.summary import gpu_seconds_as_trained, groups, index_by
-from benchmarks.studies.specs import Block, DecodingSpec, Row
+from benchmarks.studies.specs import Block, DecodingSpec, Row, TimingSpec
 from benchmarks.tables.base import (
     NOT_THE_PAPERS,
     PASSES,
@@ -96,7 +96,7 @@ class MainTable(TableBuilder):
         paper = self.paper
         known = self.summary.lines["train_epoch_seconds"].dropna().tolist()
         name, unit = ("h", HOUR) if paper or max(known, default=0.0) >= HOUR else ("s", 1.0)
-        limit = self.study.timing and self.study.timing.questions
+        limit = next((timing.questions for timing in self._timings.values()), None)
         test_column = f"Test of {limit} (s)" if limit else "Test (s)"
         columns = [Column(f"Train ({name})")]
         for test in self.test_names:
@@ -233,7 +233,7 @@ class MainTable(TableBuilder):
         yield f"""Acc: mean over decoding seeds{" and training seeds" if several else ""}; ± is the standard deviation
         over {over}. (det.): nothing is drawn, so there is no spread. ± says nothing about other questions; the 95 %
         interval in the details does ({self.about_interval}). {self.about_trainings} {self.about_repeated()}"""
-        yield self._times()
+        yield from self._times()
         yield from self._machines()
         yield from self._disturbed()
         yield f"{RANKS} {self.separation} {self.generalisation}"
@@ -280,26 +280,42 @@ class MainTable(TableBuilder):
             yield f"""Other processes took more than {100 * MUCH:g} % of the machine's CPU time while these were timed,
             so that their Train and Test may be too long: {", ".join(busy)}."""
         paces = {id: time.pace_seconds for id, time in self._timed.items()}
-        best = min(paces.values(), default=0.0)
-        if slow := [f"{id} ({pace / best:.1f} times)" for id, pace in paces.items() if pace > SLOWER * best]:
+        machines = {id: hardware(time.environment) for id, time in self._timed.items()}
+        best = {machine: min(paces[id] for id in paces if machines[id] == machine) for machine in machines.values()}
+        ratios = {id: pace / best[machines[id]] for id, pace in paces.items()}
+        if slow := [f"{id} ({ratio:.1f} times)" for id, ratio in ratios.items() if ratio > SLOWER]:
             yield f"""A fixed piece of work took more than {SLOWER:g} times as long between the measurements of these as
-            beside the row where it was fastest, so that their Train and Test may be too long: {", ".join(slow)}."""
+            beside the row of its machine where it was fastest, so that their Train and Test may be too long:
+            {", ".join(slow)}."""
 
-    def _times(self) -> str:
+    @cached_property
+    def _timings(self) -> dict[str, TimingSpec]:
+        """How runs that are shown were timed, by the study that timed them: this one, and those that it shares."""
+        homes = (self.study, *map(self.study.home, self.study.sources.values()))
+        return {home.name: home.timing for home in homes if home.timing}
+
+    def _times(self) -> Iterable[str]:
         """Explain the columns of times, or say that nothing is timed."""
-        timing, shares = self.study.timing, " and ".join(self.study.shared)
-        if timing is None:
-            theirs = f" Times and training FLOPs of rows that are runs of {shares} come from there." if shares else ""
-            return f"Nothing is timed in this study.{theirs}"
-        some = f"up to {timing.questions} questions of a set, spread evenly over their lengths"
-        passes, covers = "one pass", "Repeats differ, and processes do by more"
-        if timing.repeats > 1:
-            passes = f"median of {timing.repeats} repeats ± half their range"
-            covers = "± covers repeats within one process only and processes differ by more"
-        return f"""Test: seconds to answer {some if timing.questions else "all questions of a set"} on one device, in
-        batches of {timing.batch_size}; {passes}. A method that can leave out its steps writes the answer alone; All
-        steps, in the details, is its time with the steps written too. {covers}, so small differences in Test are not
-        meaningful. No speed-up is stated: times can be compared within this table only."""
+        if self.study.timing is None:
+            theirs = " and ".join(self._timings)
+            there = f" Times and training FLOPs are those of rows that are runs of {theirs}." if theirs else ""
+            yield f"Nothing is timed in this study.{there}"
+        yield from dict.fromkeys(map(_about_test, self._timings.values()))
+        if self._timings and len(self.study.seeds) > 1:
+            yield "Times and costs are means over the trainings that have them."
+
+
+def _about_test(timing: TimingSpec) -> str:
+    """Explain the seconds of tests that were timed in one way."""
+    some = f"up to {timing.questions} questions of a set, spread evenly over their lengths"
+    passes, covers = "one pass", "Repeats differ, and processes do by more"
+    if timing.repeats > 1:
+        passes = f"median of {timing.repeats} repeats ± half their range"
+        covers = "± covers repeats within one process only and processes differ by more"
+    return f"""Test: seconds to answer {some if timing.questions else "all questions of a set"} on one device, in
+    batches of {timing.batch_size}; {passes}. A method that can leave out its steps writes the answer alone; All
+    steps, in the details, is its time with the steps written too. {covers}, so small differences in Test are not
+    meaningful. No speed-up is stated: times can be compared within this table only."""
 
 
 def _scores(line: dict[str, Any]) -> tuple[Cell, ...]:

@@ -21,18 +21,19 @@ from benchmarks.tables.markup import Cell, Column, Document, Grid, Line, markdow
 
 PAPER_GPUS = 8
 TRAINING = (
-    "Weights are untrained. Step, tokens/s, model FLOPs utilisation (MFU) and peak memory are measured in the training "
-    "phase that takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, "
-    "against the GPU's dense peak; what the backward pass computes again counts too.",
+    "Weights are untrained. Step, tokens/s and model FLOPs utilisation (MFU) are measured in the training phase that "
+    "takes most of an epoch; MFU counts the FLOPs of the matrix products as computed, padding included, against the "
+    "GPU's dense peak; what the backward pass computes again counts too. Peak: memory of the phase that takes most or, "
+    "on a CPU, of the process so far, rows before it included.",
     "Epoch and GPU-h are extrapolated: the median step time multiplied by the steps of an epoch, summed over all "
     "phases, warm starts included. The paper's GPU-h are its hours times its 8 GPUs (H200).",
 )
 # Milliseconds per question of a part of a test set; and of answers with all their steps, by methods that can skip them
 FURTHER = {"_question_ms": "ms/question", "_steps_question_ms": "All steps (ms/question)"}
 TESTS = (
-    "Test: seconds for the whole test set, greedy decoding; answers are forced to the lengths of the gold ones, since "
-    "untrained weights do not stop by themselves. Where a test set has no written steps, the chain is as long as that "
-    "of a training example with a question of about the same length."
+    "Test: seconds for the whole test set, in the default decoding; answers are forced to the lengths of the gold "
+    "ones, since untrained weights do not stop by themselves. Where a test set has no written steps, the chain is as "
+    "long as that of a training example with a question of about the same length."
 )
 
 

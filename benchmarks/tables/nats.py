@@ -87,8 +87,8 @@ class GoldNats:
         whole = f"""Nats (negative natural log likelihood) of the gold texts of {rows} validation rows, mean per
         question.{over} Text: steps and answer, each after the gold ones before it, and with the latents that
         encode the gold steps if there are such (MarCos's reconstruction). KL: of these latents from what the method
-        predicts. Sum: minus the evidence lower bound, and so an upper bound; for methods without such latents, Text is
-        exact."""
+        predicts. Sum: minus the evidence lower bound, and so an upper bound (no bound with `posterior: deterministic`,
+        where Text has none of the noise that KL assumes); for methods without such latents, Text is exact."""
         answer = """Answer, after gold steps: the last part of Text. By itself: after the latents that the method has
         without gold text (MarCos: the means of its predictor). A dash: the method does not write it. Markers in the
         texts of methods differ, and weights were selected on validation rows."""

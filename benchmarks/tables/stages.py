@@ -85,7 +85,7 @@ class StagesTable(TableBuilder):
             for number, (moment, tested) in enumerate(zip(moments, against, strict=True)):
                 place = {"block": block.id, "row": row.id, "moment": number, "test": test}
                 at = {"weights": moment.title, "epochs": moment.epochs}
-                yield tested | place | at | self._scores(block, moment, test)
+                yield self._scores(block, moment, test) | tested | place | at
 
     def _scores(self, block: Block, moment: Moment, test: str) -> dict[str, Any]:
         """Return the accuracy of a moment, over the trainings that were evaluated."""

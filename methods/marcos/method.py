@@ -279,10 +279,8 @@ class MarCos(MarCosModel):
     def encodes_steps(cls, options: MarCosOptions) -> bool:
         return options.randomness
 
-    def encode_steps(self, examples: Sequence[Example]) -> Tensor | None:
-        """Return mu_hat, the posterior's mean of R, (B, K, tau d), or None without R."""
-        if not self.options.randomness:
-            return None
+    def encode_steps(self, examples: Sequence[Example]) -> Tensor:
+        """Return mu_hat, the posterior's mean of R, (B, K, tau d)."""
         _, _, encoder_inputs = self._collate_targets(examples)
         mu_hat, _ = self.encode_r({name: tensor.to(self.device) for name, tensor in encoder_inputs.items()})
         return mu_hat.transpose(0, 1)
