@@ -108,16 +108,17 @@ def test_times_that_cannot_be_compared_are_named(files: dict[str, str], tmp_path
     fabricate(study(), tmp_path)
     other = "NVIDIA H200"
     for run, changes in {
-        "text/marcos/s0": {"other_load": 0.124, "pace_seconds": 0.15, "environment": ENVIRONMENT | {"device": other}},
+        "text/marcos/s0": {"other_load": 0.124, "pace_seconds": 0.3, "environment": ENVIRONMENT | {"device": other}},
         "text/cot/s0": {"other_load": 0.01, "pace_seconds": 0.1},
-        "equation/cot/s0": {"pace_seconds": 0.12},
+        "equation/cot/s0": {"pace_seconds": 0.15},
     }.items():
         update_record(tmp_path / f"fake/runs/{run}/time.json", **changes)
     results.collect(study(), tmp_path)
     text = " ".join(contents(study(), tmp_path)["md"].split())
     assert "so that their Train and Test may be too long: text/marcos/s0 (12 %)." in text
     slow = (
-        "beside the row where it was fastest, so that their Train and Test may be too long: text/marcos/s0 (1.5 times)."
+        "beside the row of its machine where it was fastest, so that their Train and Test may be too long: "
+        "equation/cot/s0 (1.5 times)."
     )
     assert slow in text
     told = text.partition("cannot be compared between rows of one and rows of another. ")[2]
