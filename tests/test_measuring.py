@@ -44,10 +44,11 @@ def test_measures_untrained_methods_and_writes_the_table(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(DATASETS, "embedded_in_domain", excerpt(DATASETS["embedded_in_domain"], {"test": 16}))
-    study = small_study(ROWS, **CHANGES, engine={"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"})
+    engine = {"micro_batch": 16, "micro_tokens": 90, "precision": "bfloat16"}
+    study = small_study(ROWS, **CHANGES, training={"batch_size": 8}, engine=engine)
     study = study.model_copy(update={"name": "timed"})  # with data of its own
     path = study_file(study, tmp_path)
-    cut = ["--set", "engine.micro_batch=8", "--set", "engine.micro_tokens=null"]
+    cut = ["--set", "engine.micro_batch=4", "--set", "engine.micro_tokens=null"]
     options = ["--results", str(results), "--learn", "cot_sft", "--steps", "12", "--timed", "3", *cut]
     run = invoke("measure", path, "--name", "here", *options)
     folder = results / "measured/here"
@@ -68,10 +69,10 @@ def test_measures_untrained_methods_and_writes_the_table(
     table = (folder / "table_timed.md").read_text(encoding="utf-8")
     assert "extrapolated" in table and "gold" in table and table in run.output
     assert "Timed in batches of 64, median of 2 passes after a whole pass over the set." in table
-    assert "on one process, bfloat16, micro-batches of 8\n" in table  # the words of the footers of other tables
+    assert "on one process, bfloat16, micro-batches of 4\n" in table  # the words of the footers of other tables
     record = read_json(folder / "runs/timed/equation/marcos.json")
     assert record["train"]["phases"].keys() == {"phase 1", "phase 2"}
-    assert record["engine"]["micro_batch"] == 8 and "micro_tokens" not in record["engine"]
+    assert record["engine"]["micro_batch"] == 4 and "micro_tokens" not in record["engine"]
     assert not list(results.rglob("*.safetensors"))
     larger = study_file(study.model_copy(update={"name": "larger"}), tmp_path)  # with rows of the same names
     options = ["--results", str(results), "--row", "cot_sft", "--timed", "3", "--part", "steps", *cut]

@@ -100,7 +100,7 @@ def test_a_stage_on_cached_features_is_timed_on_full_batches(results: Path, monk
 
 def test_layers_are_compiled_though_flops_are_counted_first(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer that is first called while a dispatch mode watches each operation would never be compiled."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     torch.compiler.reset()
     counters.clear()
     study = small_study(ROWS, training={"epochs": 1}, engine={"compile": True})
