@@ -181,8 +181,8 @@ def measured_on(environments: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 
 def commit_of(environment: dict[str, Any]) -> str:
-    """Return the commit of the code that a record was made by, and whether it had local changes."""
-    return (environment.get("commit") or "unknown") + (" (with local changes)" if environment.get("dirty") else "")
+    """Return the (abbreviated) commit of the code that a record was made by, and whether it had local changes."""
+    return (environment.get("commit") or "unknown")[:10] + (" (with local changes)" if environment.get("dirty") else "")
 
 
 def _distinct(texts: Iterable[str]) -> str:
