@@ -211,7 +211,7 @@ def test_footer(files: dict[str, str]) -> None:
     for part in (
         "Example CPU",
         "torch 2.13.0",
-        "0123456789abcdef",
+        "0123456789",
         "decoding default: 3",
         "fake. Nothing was trained.",
     ):
