@@ -181,7 +181,7 @@ class SimCoTCoconut(SimCoT):
         (stage,) = self.base.example_stages([example], context)
         groups = min(stage, self.base.options.max_stage)
         replaced = len(example.steps) - len(self.base.steps_left(example, stage))
-        lines = merge(example.steps[:replaced], groups, self.vocabulary.newline)
+        lines = merge_steps(example.steps[:replaced], groups, self.vocabulary.newline)
         return [*lines, *[[*self.vocabulary.answer_marker, *example.answer]] * (groups - len(lines))]
 
     def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
@@ -216,7 +216,7 @@ class SimCoTCODI(SimCoT):
     def explanations(self, example: Example, context: Context) -> list[list[int]]:
         """Return a step for each state, and nothing for states beyond the last step."""
         states = self.base.options.num_latents + 1
-        lines = merge(example.steps, states, self.vocabulary.newline)
+        lines = merge_steps(example.steps, states, self.vocabulary.newline)
         return [*lines, *[[]] * (states - len(lines))]
 
     def weights(self, batch: Batch, context: Context) -> Tensor:
@@ -232,7 +232,7 @@ class SimCoTCODI(SimCoT):
         return batch["weights"] * share.float()[nth, None]
 
 
-def merge(steps: Sequence[Sequence[int]], count: int, separator: Sequence[int]) -> list[list[int]]:
+def merge_steps(steps: Sequence[Sequence[int]], count: int, separator: Sequence[int]) -> list[list[int]]:
     """Return at most ``count`` texts: one step each, except that the last joins all remaining steps."""
     if len(steps) <= count:
         return [list(step) for step in steps]

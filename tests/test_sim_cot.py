@@ -18,7 +18,7 @@ from methods.codi import CODIOptions
 from methods.collate import IGNORE
 from methods.generation import Decoding
 from methods.registry import get_method
-from methods.sim_cot import SimCoT, SimCoTCoconut, SimCoTCoconutOptions, SimCoTCODI, SimCoTCODIOptions, merge
+from methods.sim_cot import SimCoT, SimCoTCoconut, SimCoTCoconutOptions, SimCoTCODI, SimCoTCODIOptions, merge_steps
 from tiny import EOS, context, examples, make, passes, questions, text
 
 NAMES = ("sim_cot_coconut", "sim_cot_codi")
@@ -34,12 +34,12 @@ def explained(method: SimCoT, row: int, stage: int = 4) -> list[str]:
     return [text(own) for own in method.explanations(examples()[row], context(stage=stage))]
 
 
-def test_merge() -> None:
+def test_merge_steps() -> None:
     steps = [[1], [2], [3], [4]]
-    assert merge(steps, 5, [9]) == steps
-    assert merge(steps, 4, [9]) == steps
-    assert merge(steps, 2, [9]) == [[1], [2, 9, 3, 9, 4]]
-    assert merge([], 0, [9]) == []
+    assert merge_steps(steps, 5, [9]) == steps
+    assert merge_steps(steps, 4, [9]) == steps
+    assert merge_steps(steps, 2, [9]) == [[1], [2, 9, 3, 9, 4]]
+    assert merge_steps([], 0, [9]) == []
 
 
 def test_worked_examples_on_coconut() -> None:

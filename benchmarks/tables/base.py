@@ -369,7 +369,7 @@ def printed_cell(value: Printed | None, form: Callable[[float], str]) -> Cell:
     return Cell() if value is None else cell(value.mean, form, spread=value.spread)
 
 
-def timed(value: Any, note: str = "", spread: Any = None) -> Cell:
+def seconds_cell(value: Any, note: str = "", spread: Any = None) -> Cell:
     """Return seconds and their spread, both with the number of decimals of the seconds."""
     digits = 2 if pd.isna(value) else decimals(value)
     return cell(value, lambda number: f"{number:.{digits}f}", note, spread)

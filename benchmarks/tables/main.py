@@ -31,7 +31,7 @@ from benchmarks.tables.base import (
     published_rows,
     question_count,
     seconds,
-    timed,
+    seconds_cell,
 )
 from benchmarks.tables.markup import DASH, Cell, Column, Grid, Line
 from benchmarks.tables.nats import GoldNats
@@ -130,7 +130,7 @@ class MainTable(TableBuilder):
                 cells += [Cell(), Cell()]
                 continue
             cells.append(self.accuracy(line))
-            cells.append(timed(line["test_seconds_median"], note, line["test_seconds_spread"]))
+            cells.append(seconds_cell(line["test_seconds_median"], note, line["test_seconds_spread"]))
         cells += [cell(first["parameters"], count, note), cell(first["training_flops"], flops, note)]
         return Line(title, cells, row.indent)
 
@@ -153,7 +153,9 @@ class MainTable(TableBuilder):
         for test in self.test_names:
             score = row.tests.get(test)
             cells.append(printed_cell(score and score.accuracy, "{:.2f}".format))
-            cells.append(timed(score.seconds.mean, spread=score.seconds.spread) if score and score.seconds else Cell())
+            cells.append(
+                seconds_cell(score.seconds.mean, spread=score.seconds.spread) if score and score.seconds else Cell()
+            )
         return Line(Cell(title, mark=self.note(row.in_paper)), (*cells, *[Cell()] * blank), indent=title == "paper")
 
     # ---- the other tables
@@ -333,7 +335,7 @@ def _costs(line: dict[str, Any]) -> tuple[Cell, ...]:
         cell(line["tokens_per_question"], "{:.1f}".format),
         cell(line["tokens_per_second"], "{:,.0f}".format),
         cell(line["peak_memory"], lambda value: f"{value / 2**20:,.0f}"),
-        timed(line["all_steps_seconds_median"], spread=line["all_steps_seconds_spread"]),
+        seconds_cell(line["all_steps_seconds_median"], spread=line["all_steps_seconds_spread"]),
     )
 
 

@@ -72,7 +72,7 @@ class GoldNats:
 
     def cells(self, block: Block, row: Row) -> tuple[Cell, ...]:
         """Return what a row has in :attr:`columns`."""
-        return tuple(_mean(self.line(block, row, quantity)) for quantity in SHOWN) if self.columns else ()
+        return tuple(_mean_cell(self.line(block, row, quantity)) for quantity in SHOWN) if self.columns else ()
 
     def about_columns(self) -> Iterator[str]:
         """Yield paragraphs of a legend on :attr:`columns`."""
@@ -135,7 +135,7 @@ class NatsTable(DecodingTable):
         if some:
             n = Cell(f"{some['n']:,}", mark=self.missing_seeds(line))
         interval = interval_cell(found["sum"], _form) if found["sum"] else Cell()
-        yield Line(self.row_title(line), (*map(_mean, found.values()), interval, n), row.indent)
+        yield Line(self.row_title(line), (*map(_mean_cell, found.values()), interval, n), row.indent)
 
     @cached_property
     def _parts(self) -> int:
@@ -145,7 +145,7 @@ class NatsTable(DecodingTable):
         """Yield a line for the text and one for the latents, as far as there are any. The last part is the answer."""
         for quantity, name in BY_STEP.items():
             at = (self._nats.line(block, row, quantity, part) for part in range(1, self._parts + 1))
-            if cells := [_mean(line) for line in at if line]:
+            if cells := [_mean_cell(line) for line in at if line]:
                 gap = [Cell()] * (self._parts - len(cells))
                 title = f"{self.study.row_titles[row.id]}{self.dead_r_suffix(self.line(block, row))}: {name}"
                 yield Line(Cell(title), (*cells[:-1], *gap, cells[-1]), row.indent)
@@ -188,5 +188,5 @@ def _form(value: float) -> str:
     return f"{value:z.2f}"  # z: no -0.00
 
 
-def _mean(line: Mapping[str, Any] | None) -> Cell:
+def _mean_cell(line: Mapping[str, Any] | None) -> Cell:
     return Cell() if line is None else cell(line["mean"], _form, spread=line["spread"])

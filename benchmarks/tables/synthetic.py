@@ -148,9 +148,9 @@ class SyntheticTable(TableBuilder):
                 cell(line["strict"], percent),
                 cell(line["no_answer"], percent),
                 cell(line["tokens_per_question"], "{:.1f}".format),
-                _mean([one.share for one in draws], percent),
+                _mean_cell([one.share for one in draws], percent),
                 _entropy(draws),
-                _mean(agreement, percent),
+                _mean_cell(agreement, percent),
                 *self._nats.cells(block, row),
             )
             decoding = f" ({'sampled' if line['stochastic'] else 'greedy'}: {decoding_label(name)})"
@@ -190,10 +190,10 @@ class SyntheticTable(TableBuilder):
 
 def _entropy(draws: list[DrawStatistics]) -> Cell:
     most = sum(one.maximum for one in draws) / len(draws) if draws else 0.0
-    return _mean([one.entropy for one in draws], lambda value: f"{value:.2f} of {most:.2f}")
+    return _mean_cell([one.entropy for one in draws], lambda value: f"{value:.2f} of {most:.2f}")
 
 
-def _mean(values: list[float], form: Callable[[float], str]) -> Cell:
+def _mean_cell(values: list[float], form: Callable[[float], str]) -> Cell:
     return Cell(form(sum(values) / len(values))) if values else Cell()
 
 
