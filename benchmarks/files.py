@@ -141,11 +141,9 @@ def read_json(path: Path, fix: str = "run the task that writes it") -> dict[str,
     if not os.path.lexists(path):
         raise BrokenRecord(f"{path} does not exist: {fix}")
     try:
-        content = parse_json(read_text(path, again), str(path), again)
+        content = json_object(parse_json(read_text(path, again), str(path), again), str(path), again)
     except InputError as error:
         raise BrokenRecord(str(error)) from error
-    if not isinstance(content, dict):
-        raise BrokenRecord(f"{path}: must be a JSON object, not {shortened(content)}; {again}")
     return _entries(content, path)
 
 
@@ -202,8 +200,8 @@ def decode_utf8(content: bytes, path: Path, fix: str) -> str:
 
 
 def parse_json(text: str, place: str, fix: str, lines: bool = True) -> Any:
-    """Return the content of a JSON text. If it has none, or has what could not be written again as text and numbers,
-    raise :class:`InputError`. ``place`` names the text; ``lines``: whether to add the line in it."""
+    """Return the content of a JSON text. Raise :class:`InputError` if it is not valid JSON, or has a number that is
+    too large for a float. ``place`` names the text; ``lines``: whether to add the line in it."""
     try:
         content = from_json(text, allow_inf_nan=False)
     except ValueError as error:
@@ -223,10 +221,17 @@ def shortened(content: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]} ..."
 
 
-def json_rows(text: str, path: Path, fix: str) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the content of each line of JSON lines that is not blank."""
+def json_object(content: Any, place: str, fix: str) -> dict[str, Any]:
+    """Return JSON content that has to be an object, or raise :class:`InputError`."""
+    if not isinstance(content, dict):
+        raise InputError(f"{place}: must be a JSON object, not {shortened(content)}; {fix}")
+    return content
+
+
+def json_rows(text: str, path: Path, fix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the fields of each line of JSON lines that is not blank."""
     for place, line in nonblank_lines(text, path):
-        yield place, parse_json(line, place, fix, lines=False)
+        yield place, json_object(parse_json(line, place, fix, lines=False), place, fix)
 
 
 def nonblank_lines(text: str, path: Path) -> Iterator[tuple[str, str]]:
@@ -252,7 +257,7 @@ def folder_from_environment(variable: str, content: str) -> Path | None:
 
 
 def printable(text: str) -> str:
-    """Return a text that may have bytes of no UTF-8 as a message can show it."""
+    """Return a text as a message can show it: bytes that are not UTF-8 are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -295,9 +300,9 @@ def write_parquet(path: Path, frame: pd.DataFrame) -> str:
 
 
 def read_parquet(path: Path, digest: str | None, fix: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if its content has not the recorded ``digest``
-    (:func:`frame_digest`). ``fix``: what to run again then. ``columns``: those to return, as far as the file has them;
-    default: all."""
+    """Return the frame in a Parquet file, or raise :class:`BrokenRecord` if its content does not have the recorded
+    ``digest`` (:func:`frame_digest`). ``fix``: what to run again then. ``columns``: those to return, as far as the file
+    has them; default: all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -18,7 +18,7 @@ from tabulate import tabulate
 
 from benchmarks.comparison import TRACKED, gold_of, read_side, require_same_questions
 from benchmarks.data import Record, get_dataset, load_records, normalise
-from benchmarks.data.cards import Card
+from benchmarks.data.cards import refusal
 from benchmarks.data.records import first_alike
 from benchmarks.files import json_rows, read_text, sha256, shortened, write_texts
 from benchmarks.records.schema import PublishedScores, ScoredBy
@@ -161,7 +161,7 @@ def _own_questions(path: Path, scorer: str) -> Questions:
         for name in ("question", "gold"):
             if not isinstance(row.get(name), str):
                 raise InputError(f"{place}: no text `{name}`, which --scorer needs; name the test set (--test) instead")
-        if why := Card.model_construct(scorer=scorer).refusal(row["gold"]):  # of a card, its scorer alone decides
+        if why := refusal(scorer, row["gold"]):
             raise InputError(f"{place}: the `gold` answer {shortened(row['gold'])} {why}: write the answer alone")
         index = row.get("index", number)
         id = str(row["id"]) if "id" in row else f"{path.stem}-{index}"
@@ -183,8 +183,6 @@ def _rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     if not rows:
         raise InputError(f"{path} is empty; {FORM}")
     for place, row in rows:
-        if not isinstance(row, dict):
-            raise InputError(f"{place}: must be a JSON object, not {shortened(row)}; {FORM}")
         if not isinstance(row.get("output"), str):
             raise InputError(f"{place}: no text `output`; {FORM}")
     return rows
@@ -318,9 +316,10 @@ def write(scores: Scores, folder: Path) -> list[Path]:
     texts = {
         "table.md": render(scores) + "\n",
         "scores.csv": scores.lines.to_csv(index=False),
-        **({"paired_tests.csv": scores.tests.to_csv(index=False)} if len(scores.tests) else {}),
         "verdicts.csv": scores.shares.to_csv(index=False, float_format="%g"),
     }
-    if not len(scores.tests):
+    if len(scores.tests):
+        texts["paired_tests.csv"] = scores.tests.to_csv(index=False)
+    else:
         (folder / "paired_tests.csv").unlink(missing_ok=True)  # of other files
     return write_texts(folder, texts)

@@ -117,7 +117,7 @@ def summation(count: int) -> tuple[TestSet, Responses, np.ndarray]:
         [2] * count,
         [False] * count,
     )
-    return test, Responses([steps[-1] for steps in responses], responses, np.zeros(count), {"R": latents}), digits
+    return test, Responses(responses, np.zeros(count), {"R": latents}), digits
 
 
 def test_one_to_one_encoding_is_found() -> None:
@@ -194,7 +194,7 @@ class Obeying:
             f"{4 + first} {5 + first}",
             f"#### {4 + first} + {5 + first} = {9 + 2 * first}",
         ]
-        return Responses([steps[-1]] * len(questions), [steps] * len(questions), np.zeros(len(questions)), {})
+        return Responses([steps] * len(questions), np.zeros(len(questions)), {})
 
 
 def test_steering_sets_one_dimension_alone_in_one_step() -> None:

@@ -65,7 +65,7 @@ class Reader:
             numbers = [int(word) for word in text(question).split()]
             said, (a, b) = (" ".join(str(n + round(r)) for n in numbers), (n + int(r) for n in numbers))
             steps.append([said, f"#### {a} + {b} = {a + b}"])
-        return Responses([step[-1] for step in steps], steps, np.zeros(len(steps)), {})
+        return Responses(steps, np.zeros(len(steps)), {})
 
 
 def test_draws_belong_to_the_steps_that_make_them() -> None:
@@ -128,7 +128,7 @@ def test_a_draw_between_codes_is_read_in_two_ways() -> None:
     drawn[:, 0, 0] = [0.0, 1.0, 2.4, 2.6, 3.9, 4.1, 5.0]
     model: Any = Reader()
     said = model.generate(questions, Decoding(encoded=torch.from_numpy(drawn))).steps
-    answered = Responses([], said, np.zeros(7), {"R": drawn})
+    answered = Responses(said, np.zeros(7), {"R": drawn})
     test = TestSet("rs_n2_k2", list("abcdefg"), [], questions, [], [1] * 7, [])
     found = reread(model, test, answered, "R")
     assert all(found["same"]) and set(found["step"]) == {1}

@@ -188,7 +188,7 @@ def test_a_byte_order_mark_and_blank_lines_are_no_content(tmp_path: Path) -> Non
     rows = list(gsm8k.json_lines(read_text(path, "mend it"), path))
     assert rows == [(f"{path}, line 1", {"a": 1}), (f"{path}, line 4", {"a": "😀\u2028"})]
     path.write_bytes(b'{"a": 1}\n5\n')
-    with pytest.raises(DataError, match="line 2: a row must be a JSON object with fields, not 5"):
+    with pytest.raises(InputError, match="line 2: must be a JSON object, not 5"):
         list(gsm8k.json_lines(read_text(path, "mend it"), path))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import registry
 from benchmarks.data import (
     DATASETS,
     TestSet,
@@ -19,7 +20,6 @@ from benchmarks.data import (
     open_corpus,
     open_test,
     prepare,
-    sets,
     sources,
     store,
     vocabulary,
@@ -218,10 +218,10 @@ def test_a_backbone_that_there_is_none_of_is_known_before_anything_runs() -> Non
 
 def test_modules_that_have_a_data_set_of_the_same_name_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("one", "two", "_helper")
-    monkeypatch.setattr(sets, "iter_modules", lambda _: [SimpleNamespace(name=name) for name in names])
-    monkeypatch.setattr(sets, "import_module", lambda _: SimpleNamespace(DATASETS=(DATASETS["gsm8k"],)))
-    with pytest.raises(DataError, match=r"two and .*sets.one both have a data set 'gsm8k'"):
-        sets._collect()
+    monkeypatch.setattr(registry, "iter_modules", lambda _: [SimpleNamespace(name=name) for name in names])
+    monkeypatch.setattr(registry, "import_module", lambda _: SimpleNamespace(DATASETS=(DATASETS["gsm8k"],)))
+    with pytest.raises(InputError, match=r"sets\.two and sets\.one both have 'gsm8k' in DATASETS"):
+        registry.collect("sets", (), "DATASETS", lambda dataset: dataset.card.name)
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -213,7 +213,7 @@ def test_explain_shows_whole_ids_in_a_narrow_terminal_and_whole_lines_elsewhere(
 )
 def test_explain_says_where_there_is_no_answer(steps: list[str], shown: tuple[str, str]) -> None:
     asked = SimpleNamespace(name="embedded_in_domain", texts=["How many?"], answers=["7"], n_steps=[1])
-    responses = Responses(steps[-1:], [steps], np.zeros(1), {})
+    responses = Responses([steps], np.zeros(1), {})
     spec, words = load_study("smoke").runs["equation/cot_sft/s0"], None  # it has no latents to be put into words
     cells = explaining.row(spec, words, responses, responses.scores(asked)[0])  # type: ignore[arg-type]
     assert tuple(cell.plain for cell in cells[:2]) == shown

@@ -65,11 +65,8 @@ def correlations(values: np.ndarray, dims: Sequence[int]) -> np.ndarray:
 
 def correlation_graph(correlation: np.ndarray, dims: Sequence[int], above: float) -> nx.Graph:
     """Return a graph of dimensions, with an edge between two that correlate by more than ``above``."""
-    graph = nx.Graph()
-    graph.add_nodes_from(dims)
-    first, second = np.nonzero(np.triu(correlation > above, k=1))
-    graph.add_edges_from((dims[a], dims[b]) for a, b in zip(first.tolist(), second.tolist(), strict=True))
-    return graph
+    graph = nx.from_numpy_array(np.triu(correlation > above, k=1).astype(int))
+    return nx.relabel_nodes(graph, dict(enumerate(dims)))
 
 
 def largest_clique(graph: nx.Graph, frequency: np.ndarray) -> list[int]:
@@ -79,9 +76,6 @@ def largest_clique(graph: nx.Graph, frequency: np.ndarray) -> list[int]:
     nx.set_node_attributes(graph, {dim: heavy + count for dim, count in counts.items()}, "weight")
     found, _ = nx.max_weight_clique(graph, weight="weight")
     return sorted(found)
-
-
-DIGITS = range(10)
 
 
 @dataclass(frozen=True)
@@ -156,17 +150,17 @@ def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> En
     largest in most of them."""
     values = latents[:, : digits.shape[1]][digits >= 0]
     known = digits[digits >= 0]
-    seen = [digit for digit in DIGITS if (known == digit).any()]
+    seen = np.unique(known)
     matrix = np.full((10, latents.shape[-1]), np.nan)
     for digit in seen:
         matrix[digit] = values[known == digit].mean(0)
     found = Encoding(matrix, [None] * 10, [None] * 10, [None] * 10)
-    if not seen:
+    if not len(seen):
         return found
     apart = matrix[seen] - matrix[seen].mean(0)  # so that a dimension that is always active stands for no digit
     rows, chosen = linear_sum_assignment(-apart)
     largest = chosen[values[:, chosen].argmax(1)]
-    for digit, dim in zip(np.array(seen)[rows].tolist(), chosen.tolist(), strict=True):
+    for digit, dim in zip(seen[rows].tolist(), chosen.tolist(), strict=True):
         found.agreement[digit] = share = float((largest[known == digit] == dim).mean())
         if matrix[digit, dim] > active_above and share > 0.5:
             found.dims[digit], found.values[digit] = dim, float(matrix[digit, dim])

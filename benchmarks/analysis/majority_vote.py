@@ -51,11 +51,9 @@ def reliability(samples: pd.DataFrame) -> pd.DataFrame:
     """Return mean share, accuracy and number of questions, in bins of the majority's share of all draws."""
     voted = votes(samples, max(samples["seed"].tolist()) + 1)
     bins = pd.cut(voted["share"], [-0.001, *BINS])
-    lines = [
-        {"share": group["share"].mean(), "accuracy": group["correct"].mean(), "n": len(group)}
-        for _, group in voted.groupby(bins, observed=True)
-    ]
-    return pd.DataFrame(lines, columns=["share", "accuracy", "n"])
+    grouped = voted.groupby(bins, observed=True)
+    found = grouped.agg(share=("share", "mean"), accuracy=("correct", "mean"), n=("correct", "size"))
+    return found.reset_index(drop=True)
 
 
 def calibration_error(bins: pd.DataFrame) -> float:

@@ -45,10 +45,13 @@ log = logging.getLogger(__name__)
 class Responses:
     """The answers to N questions."""
 
-    answers: list[str]
     steps: list[list[str]]  # as text, the answer last; only the answer if the method writes nothing else
     tokens: np.ndarray  # (N,) of all steps, without end-of-text
     trace: dict[str, np.ndarray]  # latents (N, ...) by name
+
+    @property
+    def answers(self) -> list[str]:
+        return [steps[-1] for steps in self.steps]
 
     def scores(self, test: TestSet) -> list[Score]:
         """Return the scores of the answers, or of all steps if the test set's scorer reads them."""
@@ -123,18 +126,16 @@ class TrainedModel:
     def generate(self, questions: Sequence[Sequence[int]], decoding: Decoding, trace: bool = False) -> Responses:
         """Answer all questions. The results are in the order of the questions."""
         decoding = replace(decoding, answer_only=False, trace=trace)
-        answers, steps = [""] * len(questions), [[""]] * len(questions)
-        tokens = np.zeros(len(questions), dtype=np.int64)
+        steps, tokens = [[""]] * len(questions), np.zeros(len(questions), dtype=np.int64)
         traces: defaultdict[str, dict[int, Tensor]] = defaultdict(dict)
         for indices, generation in generate_batches(self.method, questions, decoding, self.spec):
             ids = output_ids(generation)
-            for index, answer, step_ids in zip(indices, generation.answer.tolist(), ids.tolist(), strict=True):
-                answers[index] = decode(self.tokenizer, answer)
-                steps[index] = [decode(self.tokenizer, step) for step in step_ids]
+            for index, parts in zip(indices, ids.tolist(), strict=True):
+                steps[index] = [decode(self.tokenizer, part) for part in parts]
             tokens[indices] = (ids != self.method.vocabulary.eos).sum((1, 2)).numpy()
             for name, tensor in generation.trace.items():
                 traces[name].update(zip(indices.tolist(), tensor.float().cpu(), strict=True))
-        return Responses(answers, steps, tokens, {name: _stacked(rows) for name, rows in traces.items()})
+        return Responses(steps, tokens, {name: _stacked(rows) for name, rows in traces.items()})
 
 
 def evenly(length: int, count: int) -> list[int]:

@@ -139,8 +139,7 @@ def _samples(model: TrainedModel, tests: list[TestSet]) -> pd.DataFrame:
     with Progress(f"{spec.id} samples", len(runs) * sum(map(len, tests))) as progress:
         for seed, decoding in runs:
             for test in tests:
-                questions = list(test.questions)
-                texts = answer(model.method, model.tokenizer, questions, decoding, spec, progress)["text"]
+                texts = answer(model.method, model.tokenizer, test.questions, decoding, spec, progress)["text"]
                 scores = score_texts(test, texts.tolist())
                 columns = {"extracted": [one.extracted for one in scores], "correct": [one.correct for one in scores]}
                 frames.append(pd.DataFrame({"test": test.name, "id": test.ids, "seed": seed, **columns}))
@@ -152,7 +151,7 @@ def _draws(
 ) -> dict[str, pd.DataFrame]:
     """Return what ``latents``, training's encoding of validation solutions, carry and do, and how the draws that a
     test's answers are made from are read."""
-    scorer, text = scorer_of(model.spec.data.train), partial(decode, model.tokenizer)
+    scorer, text = scorer_of(model.spec.data.held_out), partial(decode, model.tokenizer)
     steps = solution_texts(examples, latents.shape[1], text)
     drawn = draws(scorer, steps, references(model, examples))
     answered = model.generate(test.questions, replace(model.decoding, tokens="greedy", latents="sample"), trace=True)

@@ -72,17 +72,18 @@ class Card(Strict):
         """Whether answers must be numbers. Training rows with any other answer teach nothing."""
         return self.scorer == "number"
 
-    def refusal(self, answer: str) -> str:
-        """Return why an answer cannot be scored, or an empty text. Only what :mod:`benchmarks.scoring` reads as numbers
-        and as text has a form that is known here."""
-        if self.numeric:
-            if read(answer):
-                return ""
-            guess = any(map(str.isdecimal, answer)) and not any(map(str.isalpha, answer))
-            return "cannot be read as one number without guessing" if guess else "is no number"
-        if self.scorer == "text":
-            if not answer.strip():
-                return "is empty"
-            if "\n" in answer.strip() or ANSWER_MARKER in answer:
-                return f"is more than the line behind {ANSWER_MARKER}"
-        return ""
+
+def refusal(scorer: str, answer: str) -> str:
+    """Return why a scorer cannot compare with a gold answer, or an empty text. Only what :mod:`benchmarks.scoring`
+    reads as numbers and as text has a form that is known here."""
+    if scorer == "number":
+        if read(answer):
+            return ""
+        guess = any(map(str.isdecimal, answer)) and not any(map(str.isalpha, answer))
+        return "cannot be read as one number without guessing" if guess else "is no number"
+    if scorer == "text":
+        if not answer.strip():
+            return "is empty"
+        if "\n" in answer.strip() or ANSWER_MARKER in answer:
+            return f"is more than the line behind {ANSWER_MARKER}"
+    return ""

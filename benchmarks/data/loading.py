@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.data.cards import refusal
 from benchmarks.data.records import (
     DataError,
     Raw,
@@ -63,13 +64,13 @@ def to_records(name: str, form: Form, split: str, rows: Sequence[Raw]) -> list[R
             f"no row of {name} ({split}) has a question and steps as {form}: train on another `form` (the card has: "
             f"{', '.join(card.forms)}), or correct how the data set converts its rows"
         )
-    return [record for record in stepwise if not card.refusal(record.answer)]
+    return [record for record in stepwise if not refusal(card.scorer, record.answer)]
 
 
 def unscorable_rows(name: str, rows: Sequence[Raw]) -> list[dict[str, str]]:
     """Return the training rows whose answers cannot be scored: where each is published, its answer, and why not."""
     card = get_dataset(name).card
-    found = ((row, card.refusal(row.answer)) for row in rows)
+    found = ((row, refusal(card.scorer, row.answer)) for row in rows)
     return [{"place": Path(row.place).name, "answer": row.answer, "why": why} for row, why in found if why]
 
 
@@ -113,5 +114,5 @@ def overlap_flags(tests: Sequence[Record], known: set[str]) -> list[bool]:
 
 def exclude_questions(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
     """Return the records whose questions none of the others has."""
-    flags = overlap_flags(records, questions(others))
-    return [record for record, known in zip(records, flags, strict=True) if not known]
+    known = questions(others)
+    return [record for record in records if normalise(record.question) not in known]

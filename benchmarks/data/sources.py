@@ -17,11 +17,12 @@ from typing import Any, TypeVar, cast
 
 from datasets import load_dataset
 
-from benchmarks.data.cards import Card
+from benchmarks.data.cards import Card, refusal
 from benchmarks.data.records import DataError, Raw, digest
 from benchmarks.files import (
     decode_utf8,
     folder_from_environment,
+    json_object,
     json_rows,
     nonblank_lines,
     parse_json,
@@ -43,8 +44,7 @@ T = TypeVar("T")
 
 def json_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
     """Yield the place and the fields of each line of a JSON lines file. Blank lines are skipped."""
-    for place, row in json_rows(text, path, AGAIN):
-        yield place, _fields(row, place)
+    return json_rows(text, path, AGAIN)
 
 
 def icot_lines(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
@@ -64,7 +64,7 @@ def json_array(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
         raise DataError(f"{path}: must be a JSON array of rows, not {shortened(rows)}; {AGAIN}")
     for number, row in enumerate(rows, start=1):
         place = f"{path}, element {number}"
-        yield place, _fields(row, place)
+        yield place, json_object(row, place, AGAIN)
 
 
 def csv_rows(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
@@ -83,12 +83,6 @@ def csv_rows(text: str, path: Path) -> Iterator[tuple[str, Fields]]:
             yield place, row
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.reader.line_num}: broken CSV ({error}); {AGAIN}") from error
-
-
-def _fields(row: Any, place: str) -> Fields:
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: a row must be a JSON object with fields, not {shortened(row)}; {AGAIN}")
-    return row
 
 
 @dataclass(frozen=True)
@@ -114,7 +108,8 @@ class DataSet:
         else:
             found, place = self._from_hub(split, folder), f"the hub ({self.card.hub and self.card.hub.name})"
         rows = sorted(found, key=lambda row: row.key) if found and found[0].key else found
-        check_rows(self.card, split, rows, place)
+        fix = f"fetch it again, or read the published files from a folder named by {DATA_VARIABLE}"
+        check_rows(self.card, split, rows, place, fix)
         return [replace(row, key=str(number)) for number, row in enumerate(rows)]
 
     def in_folder(self, split: str) -> bool:
@@ -125,8 +120,8 @@ class DataSet:
         )
 
     def unpinned(self, split: str) -> dict[str, str]:
-        """Return the SHA-256 of each file of a split that the folder has and the card has no checksum of: only these
-        may change and still be read."""
+        """Return the SHA-256 of each file of a split in the folder for which the card has no checksum: only these may
+        change and still be read."""
         folder = published_files()
         if folder is None:
             return {}
@@ -206,7 +201,7 @@ class DataSet:
             raise DataError(f"{place}: field {error} is missing; {self._mend}") from error
         except (AttributeError, IndexError, TypeError, ValueError) as error:
             raise DataError(f"{place}: cannot be read ({error}); {self._mend}") from error
-        if (why := self.card.refusal(raw.answer)) and not spared:
+        if (why := refusal(self.card.scorer, raw.answer)) and not spared:
             other = ", or name another `scorer` in its card, such as `text`" if self.card.numeric else ""
             raise DataError(f"{place}: the answer {raw.answer!r} {why}; {self._mend}{other}")
         return raw
@@ -231,7 +226,7 @@ class Generated:
 
     def rows(self, split: str) -> list[Raw]:
         rows = [replace(row, key=row.key or str(number)) for number, row in enumerate(self.generate(split))]
-        check_rows(self.card, split, rows, "the generator")
+        check_rows(self.card, split, rows, "the generator", "correct the generator, or raise its `version`")
         if twice := [key for key, count in Counter(row.key for row in rows).items() if count > 1]:
             raise DataError(f"{self.card.name} ({split}) generates two rows with the key {twice[0]!r}: leave keys out")
         return rows
@@ -254,20 +249,27 @@ class Draw:
         return items[self.below(len(items))]
 
 
+def part_of(problem: str) -> str:
+    """Return the part of a generated corpus that a problem belongs to, by its hash: a tenth each is for validation and
+    for the test."""
+    drawn = int(hashlib.sha256(problem.encode()).hexdigest(), 16) % 10
+    return {0: "test", 1: "validation"}.get(drawn, "train")
+
+
 def published_files() -> Path | None:
     """Return the folder that :data:`DATA_VARIABLE` names, or None if the variable is not set."""
     return folder_from_environment(DATA_VARIABLE, "the published files")
 
 
-def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
-    """Raise :class:`DataError` if rows are not those of the card, whatever their source. A number of rows that differs
-    from an assumed one is only logged."""
+def check_rows(card: Card, split: str, rows: list[Raw], where: str, fix: str) -> None:
+    """Raise :class:`DataError`, with what to do (``fix``), if rows are not those of the card, whatever their source. A
+    number of rows that differs from an assumed one is only logged."""
     if not rows:
-        raise DataError(f"{card.name} ({split}) from {where} is empty; fetch it again")
+        raise DataError(f"{card.name} ({split}) from {where} is empty; {fix}")
     if len(rows) != card.counts[split]:
         odd = f"{card.name} ({split}) from {where} has {len(rows)} rows instead of {card.counts[split]}"
         if card.counted(split):
-            raise DataError(f"{odd}; fetch it again")
+            raise DataError(f"{odd}; {fix}")
         log.warning("%s. The number is assumed, and these rows are used: make sure that the file is whole", odd)
     for row in rows:
         if ANSWER_MARKER in row.solution:
@@ -281,5 +283,5 @@ def check_rows(card: Card, split: str, rows: list[Raw], where: str) -> None:
     if expected is not None and (found := digest(rows)) != expected:
         raise DataError(
             f"{card.name} ({split}) from {where} has other content than version {card.version} (records {found}, "
-            f"expected {expected}); read the published files from a folder named by {DATA_VARIABLE}"
+            f"expected {expected}); {fix}"
         )

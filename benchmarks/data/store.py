@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from benchmarks.data.loading import (
     to_records,
     unscorable_rows,
 )
-from benchmarks.data.records import DataError, Record, digest
+from benchmarks.data.records import DataError, Raw, Record, digest
 from benchmarks.data.sets import MODULES
 from benchmarks.data.tokenizers import encode_questions, encode_texts, make_tokenizer
 from benchmarks.files import BrokenRecord, json_digest, read_json, sync, write_json
@@ -192,23 +192,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
             dropped[0]["place"],
             dropped[0]["answer"],
         )
-    if data.validation_set:
-        named_rows = rows[f"{data.validation_set}/test"]
-        held_out = to_records(data.validation_set, data.form, "test", named_rows)
-        stepless = get_dataset(data.validation_set).card.stepless
-        validation = [record for record in held_out if record.steps or stepless]
-        train = exclude_questions(usable, held_out)
-    else:
-        train, validation = split_validation(usable, data.validation)
-    if data.limit and data.limit > len(train):
-        log.warning(
-            "block %s: a limit of %s rows, and %s has %s: all are taken",
-            block.id,
-            f"{data.limit:,}",
-            data.train,
-            f"{len(train):,}",
-        )
-    train = train[: data.limit]
+    train, validation = _split(block, usable, rows)
     named = study.tokenizer_of(block)
     tokenizer = make_tokenizer(named, train)
     tokenizer.save_pretrained(folder / "tokenizer")
@@ -219,14 +203,7 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     known, selecting, overlaps = questions(train), questions(validation), {}
     for name in study.tests_of(block):
         tests = to_records(name, data.form, "test", rows[f"{name}/test"])
-        flags = overlap_flags(tests, known)
-        _store_test(tests, flags, tokenizer, folder / "tests" / name)
-        overlaps[name] = {
-            "questions": len(tests),
-            "shared_with_train": sum(flags),
-            "shared_with_validation": sum(overlap_flags(tests, selecting)),
-            "distinct": len(questions(tests)),
-        }
+        overlaps[name] = _store_test(tests, known, selecting, tokenizer, folder / "tests" / name)
         if validated := overlaps[name]["shared_with_validation"]:
             log.warning(
                 "block %s: %s of %s questions of %s are validated on, too, which selects weights: validate on others",
@@ -262,6 +239,27 @@ def _build(study: Study, block: Block, folder: Path) -> None:
     write_json(folder / DONE, done)
 
 
+def _split(block: Block, usable: list[Record], rows: Mapping[str, list[Raw]]) -> tuple[list[Record], list[Record]]:
+    """Return the records that a block trains on, and those that it validates on."""
+    data = block.data
+    if data.validation_set:
+        held_out = to_records(data.validation_set, data.form, "test", rows[f"{data.validation_set}/test"])
+        stepless = get_dataset(data.validation_set).card.stepless
+        validation = [record for record in held_out if record.steps or stepless]
+        train = exclude_questions(usable, held_out)
+    else:
+        train, validation = split_validation(usable, data.validation)
+    if data.limit and data.limit > len(train):
+        log.warning(
+            "block %s: a limit of %s rows, and %s has %s: all are taken",
+            block.id,
+            f"{data.limit:,}",
+            data.train,
+            f"{len(train):,}",
+        )
+    return train[: data.limit], validation
+
+
 def _store_corpus(records: Sequence[Record], tokenizer: Tokenizer, longest: int, path: Path) -> Corpus:
     """Tokenise records in batches and save them, except for questions of more than ``longest`` tokens."""
 
@@ -289,8 +287,12 @@ def _encode_steps(tokenizer: Tokenizer, chains: Sequence[Sequence[str]]) -> list
     return [flat[start:end] for start, end in pairwise(ends)]
 
 
-def _store_test(records: Sequence[Record], overlap: Sequence[bool], tokenizer: Tokenizer, path: Path) -> None:
-    texts = [record.question for record in records]
+def _store_test(
+    records: Sequence[Record], known: set[str], selecting: set[str], tokenizer: Tokenizer, path: Path
+) -> dict[str, int]:
+    """Tokenise test records and save them. Return how many there are, and how many of their questions are trained on
+    (``known``) and validated on (``selecting``)."""
+    texts, overlap = [record.question for record in records], overlap_flags(records, known)
     columns = {
         "id": [record.id for record in records],
         "text": texts,
@@ -299,6 +301,12 @@ def _store_test(records: Sequence[Record], overlap: Sequence[bool], tokenizer: T
         "steps": _encode_steps(tokenizer, [record.steps for record in records]),
         "answer_ids": encode_texts(tokenizer, [record.answer for record in records]),
         "n_steps": [len(record.steps) or None for record in records],
-        "overlap": list(overlap),
+        "overlap": overlap,
     }
     Dataset.from_dict(columns, features=TEST).save_to_disk(path)
+    return {
+        "questions": len(records),
+        "shared_with_train": sum(overlap),
+        "shared_with_validation": sum(overlap_flags(records, selecting)),
+        "distinct": len(questions(records)),
+    }

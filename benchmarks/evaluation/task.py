@@ -222,14 +222,14 @@ def means(frame: pd.DataFrame) -> dict[str, Any]:
         "n": int((frame.seed == 0).sum()),
         "n_distinct": len(set(frame["same_as" if "same_as" in frame else "id"])),
         "n_deduplicated": int((new.seed == 0).sum()),
-        "accuracy": per_seed(frame, frame.correct),
-        "strict": per_seed(frame, frame.strict),
-        "no_answer": per_seed(frame, frame.extracted.isna()),
-        "deduplicated": per_seed(new, frame.correct) if len(new) else None,
-        **({"follows": per_seed(frame, frame.follows)} if "follows" in frame else {}),
+        "accuracy": per_seed(frame.correct, frame.seed),
+        "strict": per_seed(frame.strict, frame.seed),
+        "no_answer": per_seed(frame.extracted.isna(), frame.seed),
+        "deduplicated": per_seed(new.correct, new.seed) if len(new) else None,
+        **({"follows": per_seed(frame.follows, frame.seed)} if "follows" in frame else {}),
     }
 
 
-def per_seed(rows: pd.DataFrame, column: pd.Series) -> list[float]:
-    """Return the mean of a column over the given rows, for each decoding seed."""
-    return [float(value) for value in column.loc[rows.index].groupby(rows.seed).mean()]
+def per_seed(values: pd.Series, seeds: pd.Series) -> list[float]:
+    """Return the mean of values for each decoding seed."""
+    return [float(value) for value in values.groupby(seeds).agg("mean")]

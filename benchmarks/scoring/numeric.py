@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable
 from fractions import Fraction
 from functools import lru_cache
@@ -44,8 +43,8 @@ class Number(Scorer):
 def _first_of(tail: str, marked: bool) -> Written | None:
     """Return the first number behind a marker, or the last of a text without one. An expression, which is no number, is
     taken as it is written."""
-    found = numbers(tail)
-    return next(found, None) if marked else next(iter(deque(found, maxlen=1)), None)
+    found = list(numbers(tail))
+    return found[0 if marked else -1] if found else None
 
 
 def _alone(text: str) -> str | None:

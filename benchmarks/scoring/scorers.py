@@ -86,9 +86,9 @@ def score_answers(rows: pd.DataFrame, tests: Mapping[str, TestSet]) -> pd.DataFr
 
 def _known(test: TestSet) -> pd.DataFrame:
     """Return the facts about the questions of a test set, one row each."""
-    columns = {"test": test.name, "id": test.ids, "question": test.texts, "gold": test.answers, "overlap": test.overlap}
-    columns |= {"same_as": test.same_as}
-    return pd.DataFrame(columns | {"n_steps": pd.array(test.n_steps, dtype="Int64")})
+    columns = {"test": test.name, "id": test.ids, "question": test.texts, "gold": test.answers}
+    columns |= {"overlap": test.overlap, "same_as": test.same_as, "n_steps": pd.array(test.n_steps, dtype="Int64")}
+    return pd.DataFrame(columns)
 
 
 def score_frame(frame: pd.DataFrame) -> pd.DataFrame:

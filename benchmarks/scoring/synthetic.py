@@ -148,27 +148,22 @@ class LastPath(Parallel24):
 def walk(line: str, numbers: tuple[int, ...]) -> tuple[str, list[int]] | None:
     """Return a path, named by the positions of its operands, and the values that it leaves;
     None if it breaks a rule."""
-    places, values = list(range(len(numbers))), list(numbers)
-    moves = []
+    left, moves = dict(enumerate(numbers)), list[str]()  # values by position
     for equation in filter(None, (part.strip() for part in line.split("."))):
         match = EQUATION.fullmatch(equation)
         if match is None:
             return None
         a, sign, b, result = int(match[1]), match[2], int(match[3]), int(match[4])
-        if not _true(a, sign, b, result) or a not in values or b not in values:
+        first = next((place for place, value in left.items() if value == a), None)
+        second = next((place for place, value in left.items() if value == b and place != first), None)
+        if first is None or second is None or not _true(a, sign, b, result):
             return None
-        first = values.index(a)
-        later = [i for i, value in enumerate(values) if value == b and i != first]
-        if not later:
-            return None
-        operands = [places[first], places[later[0]]]
-        if sign in "+*":
-            operands.sort()  # swapping the operands of a sum or a product makes no other path
+        # swapping the operands of a sum or a product makes no other path
+        operands = sorted((first, second)) if sign in "+*" else (first, second)
         moves.append(f"{operands[0]}{sign}{operands[1]}")
-        kept = [i for i in range(len(values)) if i not in (first, later[0])]
-        places = [*(places[i] for i in kept), len(numbers) + len(moves) - 1]
-        values = [*(values[i] for i in kept), result]
-    return (" ".join(moves), values) if moves else None
+        del left[first], left[second]
+        left[len(numbers) + len(moves) - 1] = result
+    return (" ".join(moves), list(left.values())) if moves else None
 
 
 def _true(a: int, sign: str, b: int, result: int) -> bool:

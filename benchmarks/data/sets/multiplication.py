@@ -12,21 +12,18 @@ factors. Every corpus has a question once. No first digit is zero.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 
 from benchmarks.data.cards import Card, File
 from benchmarks.data.records import Raw
-from benchmarks.data.sources import DataSet, Draw, Fields, Generated, icot_lines
+from benchmarks.data.sources import DataSet, Draw, Fields, Generated, icot_lines, part_of
 
 VERSION = "1"
-CORPORA = ("train", "validation", "test")
 DIGITS = (2, 3, 4, 5)  # numbers of digits of which there is a data set
 SIZES = {"train": 100_000, "validation": 300, "test": 500}
 PAIRS = {"train": 6_000}  # of two digits there are 8,100 questions only
-SHARE = 10  # one product in so many belongs to validation, and one to the test
 
 
 def size(digits: int, corpus: str) -> int:
@@ -57,9 +54,7 @@ def multiply(first: int, second: int) -> Raw:
 
 def corpus_of(first: int, second: int) -> str:
     """Return the corpus that a product belongs to."""
-    factors = sorted((first, second))
-    part = int(hashlib.sha256(f"marcos-bench multiplication {factors}".encode()).hexdigest(), 16) % SHARE
-    return {0: "test", 1: "validation"}.get(part, "train")
+    return part_of(f"marcos-bench multiplication {sorted((first, second))}")
 
 
 def products(digits: int, corpus: str) -> Iterator[tuple[int, int]]:

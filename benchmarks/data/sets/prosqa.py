@@ -17,7 +17,6 @@ depths here are fitted to the published test file (:data:`PUBLISHED`); ``tests/t
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from typing import TypeVar
 
 from benchmarks.data.cards import Card, File
 from benchmarks.data.records import Raw
-from benchmarks.data.sources import DataSet, Draw, Fields, Generated, json_array
+from benchmarks.data.sources import DataSet, Draw, Fields, Generated, json_array, part_of
 
 
 def _words(text: str) -> list[str]:
@@ -46,7 +45,6 @@ CONCEPTS = _words(
     "vumpus worpus wumpus yerpus yimpus yumpus zhorpus zumpus"
 )
 SYMBOLS = "abcdefghijklmnopqrstuvwxyzàèìòù"  # small letters all, since scores ignore the case
-SHARE = 10  # one graph in so many belongs to validation, and one to the test
 # The share of nodes that may not hang below the second person's family; as many may not below the first's
 OWN = 0.38
 BIAS = 2  # a node at depth d is chosen as a parent 1 + BIAS d times as often as a root
@@ -224,16 +222,11 @@ class Corpus:
         while len(seen) < self.size(part):
             edges = grow(draw, self.shape)
             key = tuple(edges)
-            if key in seen or part_of(key) != part or (problem := pose(draw, edges, self.shape)) is None:
+            if key in seen or part_of(f"marcos-bench prosqa {key}") != part:
                 continue
-            yield self.tell(problem, draw)
-            seen.add(key)
-
-
-def part_of(edges: tuple[Edge, ...]) -> str:
-    """Return the part that a graph belongs to."""
-    drawn = int(hashlib.sha256(f"marcos-bench prosqa {edges}".encode()).hexdigest(), 16) % SHARE
-    return {0: "test", 1: "validation"}.get(drawn, "train")
+            if problem := pose(draw, edges, self.shape):
+                yield self.tell(problem, draw)
+                seen.add(key)
 
 
 HAO = """@inproceedings{hao2025coconut, title={Training Large Language Models to Reason in a Continuous Latent Space},
