@@ -22,7 +22,7 @@ from benchmarks.records.results import StudyRecords, read_study, require_records
 from benchmarks.records.statistics import FEWEST_TRAININGS, accuracy, correctness, family
 from benchmarks.studies.paths import Paths
 from benchmarks.studies.runs import RunSpec
-from benchmarks.studies.study import Study, load_study, require_run, shipped, study_of_folder
+from benchmarks.studies.study import Study, load_study, names_study, require_run, study_of_folder
 from benchmarks.tracking.importer import run_results
 from benchmarks.tracking.reading import tracked_run
 from methods.errors import InputError
@@ -151,7 +151,7 @@ def _recorded(name: str, results: Path, decoding: str, held: str | None) -> Side
 
 def _study_and_results(called: str, results: Path, held: str | None) -> tuple[Study, Path]:
     """Return a study and the folder that holds the folder of its results, which may be what it is called by."""
-    if called in shipped() or called.endswith((".yaml", ".yml")) or not Path(called).is_dir():
+    if names_study(called) or not Path(called).is_dir():
         return load_study(called), results
     return study_of_folder(Path(called), held), Path(called).resolve().parent
 

@@ -59,10 +59,11 @@ def main() -> None:
     os.environ.update(json.loads(carried.read_text(encoding="utf-8")))  # before torch is imported, as torch reads it
     from benchmarks.files import read_json
     from benchmarks.processes.preemption import EXIT_CODE, Preempted, unblock_sigterm
+    from benchmarks.studies.paths import SPEC
     from benchmarks.studies.runs import RunSpec
 
     unblock_sigterm()
-    spec = RunSpec.model_validate(read_json(given.folder / "spec.json"))
+    spec = RunSpec.model_validate(read_json(given.folder / SPEC))
     rank = complete_environment(spec.engine.gpus, given.rendezvous)
     log_to(given.folder / f"rank-{rank}.log")
     heartbeat = Heartbeat(given.folder, rank)

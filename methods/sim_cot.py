@@ -68,23 +68,22 @@ class SimCoT(Method):
     def explanations(self, example: Example, context: Context) -> list[list[int]]:
         """Return the text that each group of an example's latents stands for, empty if a group stands for none."""
 
-    def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """Return a weight per text for the cross entropy of its tokens, as far as it depends on the example alone. The
-        weighted sum is divided by the number of examples."""
-        return [[1.0] * len(own) for own in texts]
+    def text_weight(self, count: int) -> float:
+        """Return the weight of the cross entropy of a text's tokens, as far as it depends on the example alone, which
+        has ``count`` texts. The weighted sum is divided by the number of examples."""
+        return 1.0
 
     def collate(self, examples: Sequence[Example], context: Context) -> Batch:
         """Collate the base's batch and R texts: ``explained`` (R, L), ``explained_labels`` and ``weights`` (R, L + 1),
         and ``latents`` (R, group), the indices of each text's latents among those of the whole batch."""
         batch = self.base.collate(examples, context)
         texts = [self.explanations(example, context) for example in examples]
-        weights, most = self.text_weights(texts), max(map(len, texts))
-        rows = []
-        for row, (own, shares) in enumerate(zip(texts, weights, strict=True)):
+        rows, most = [], max(map(len, texts))
+        for row, own in enumerate(texts):
             first = (row + 1) * most - len(own)  # an example with fewer groups of latents has them at the end
-            for group, (text, share) in enumerate(zip(own, shares, strict=True), start=first):
+            for group, text in enumerate(own, start=first):
                 if text:
-                    rows.append((group, share, [*text, self.vocabulary.eos]))
+                    rows.append((group, self.text_weight(len(own)), [*text, self.vocabulary.eos]))
         if not rows and most:  # a text of weight 0, so that every micro-batch takes the same path
             rows = [(0, 0.0, [self.vocabulary.eos])]
         ids, written = pad([text for _, _, text in rows], self.vocabulary.eos)
@@ -184,9 +183,9 @@ class SimCoTCoconut(SimCoT):
         lines = merge_steps(example.steps[:replaced], groups, self.vocabulary.newline)
         return [*lines, *[[*self.vocabulary.answer_marker, *example.answer]] * (groups - len(lines))]
 
-    def text_weights(self, texts: list[list[list[int]]]) -> list[list[float]]:
-        """Return weights that sum the loss over the tokens of a text, and average it over the texts of an example."""
-        return [[1 / len(own) for _ in own] for own in texts]
+    def text_weight(self, count: int) -> float:
+        """Return a weight that sums the loss over the tokens of a text, and averages it over an example's texts."""
+        return 1 / count
 
 
 class SimCoTCODIOptions(SimCoTOptions):

@@ -163,3 +163,10 @@ def test_times_of_untrained_models_of_the_papers_size_stand_beside(tmp_path: Pat
     assert row(text, "faster than token-based CoT")[4] == f"{3 * f'{dash}, '}4.00, 4.00, 4.00{6 * f', {dash}'} times"
     trains = row(text, "and in less than some 0.5B models")[4]
     assert trains == f"1.00{4 * f', {dash}'} times", "CODI was timed on another machine"
+
+
+def test_records_that_cannot_be_read_are_left_out_and_named(tmp_path: Path) -> None:
+    small = study()
+    collected(small, tmp_path)
+    write_json(tmp_path / "paper_3b/collect.json", {})
+    assert "paper_3b is left out: " in contents(small, tmp_path, Table.claims)["md"]

@@ -121,6 +121,9 @@ def test_curves_of_accuracy_are_those_of_the_logs(tmp_path: Path) -> None:
     assert [*zip(frame["epoch"], frame["accuracy"], strict=True)] == [*marks, *marks]
     assert "Each mark stands for 100 questions or more" in caption and "by 10 points (95 %)" in caption
     assert "Not drawn, as they answered nothing while they trained: MarCos (text), MarCos w/o R (text)" in caption
+    log.write_text("{", encoding="utf-8")
+    with pytest.raises(BrokenRecord, match=r"log.jsonl, line 1: broken JSON .*train this run again"):
+        render(asking, tmp_path, Figure.curves)
 
 
 def test_without_questions_there_are_no_curves(folder: Path) -> None:

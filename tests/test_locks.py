@@ -87,16 +87,16 @@ def test_only_locks_without_a_live_holder_are_cleared(tmp_path: Path, monkeypatc
         assert f'"pid": {os.getpid()}' in WORKFLOW_LOCK.read_text(encoding="utf-8")
 
 
-def test_stage_ends_with_the_workflow_that_started_it() -> None:
+def test_task_ends_with_the_workflow_that_started_it() -> None:
     workflow = subprocess.Popen(["sleep", "60"])
-    with process(WATCH, **{PARENT_VARIABLE: str(workflow.pid)}) as stage:
-        assert stage.poll() is None
+    with process(WATCH, **{PARENT_VARIABLE: str(workflow.pid)}) as task:
+        assert task.poll() is None
         workflow.kill()
         workflow.wait()
-        assert stage.wait(timeout=60) == 1
+        assert task.wait(timeout=60) == 1
 
 
-def test_stage_without_a_workflow_goes_on() -> None:
-    with process(WATCH, **{PARENT_VARIABLE: ""}) as stage:
+def test_task_without_a_workflow_goes_on() -> None:
+    with process(WATCH, **{PARENT_VARIABLE: ""}) as task:
         time.sleep(0.2)
-        assert stage.poll() is None
+        assert task.poll() is None

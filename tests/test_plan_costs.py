@@ -84,7 +84,7 @@ def test_hours_know_of_ranks_that_wait(
         for rank in range(ranks)
     ]
     shares = [engine.shard(engine.split_microbatches(np.arange(batch), longest=1)) for engine in of_ranks]
-    assert sum(counts for share in shares for _, counts in share) == made.parts
+    assert sum(counts for share in shares for _, counts in share) == made.micro_batches
     most = max(sum(len(rows) for rows, counts in share if counts) for share in shares)
     assert batch / (ranks * most) == made.occupancy == occupancy
     gpu = GPU("made up", 100e9, 1e6, 1e6)  # so slow that no host is waited for
@@ -105,7 +105,7 @@ def test_long_rows_are_cut_into_more_parts(row: str, prepared: tuple[Study, Path
     rows = [one for one in PLANNED if one["id"] == row]
     whole, cut = (plan(small_study(rows, engine={"micro_tokens": tokens}), folder)[0] for tokens in (None, 32 * 30))
     assert cut.flops == whole.flops and cut.layers == whole.layers
-    assert whole.parts == 1 < cut.parts < 32
+    assert whole.micro_batches == 1 < cut.micro_batches < 32
     fast = GPU("made up", 100e9, 1e15, 1e15)
     assert cut.hours(fast, 0.5) / whole.hours(fast, 0.5) == pytest.approx(cut.passes)
     lengths = lengths_of(small_study(rows), small_study(rows).blocks[0], folder)
@@ -367,3 +367,10 @@ def test_kept_stages_stay_on_the_disk(plans: list[RunPlan], prepared: tuple[Stud
     for row, count in stages.items():
         assert own[row].left == own[row].memory.weights and kept[row].left == count * own[row].left
         assert kept[row].disk - own[row].disk == kept[row].left - own[row].left
+
+
+def test_a_variable_that_is_empty_names_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as not set, as where data are prepared: a plan downloads nothing."""
+    monkeypatch.setenv("MARCOS_BENCH_TOKENIZER", "")
+    found = expected_lengths(DataSpec(train="embedded"), TokenizerSpec(pretrained="qwen2.5"))
+    assert found.basis.endswith("qwen2.5")

@@ -35,6 +35,6 @@ def test_what_was_recorded_is_what_the_study_asks_for_today(name: str) -> None:
     """Settings that were added later are left out of digests if they have their defaults."""
     with unpacked(ROOT / "results/reference", [name]) as results:
         for id, run in load_study(name).runs.items():
-            for stage in ("train", "evaluate", "time"):
-                record = read_json(results / f"{name}/runs/{id}/{stage}.json")
-                assert record["digest"] == run.digest(stage), f"{id} {stage}"
+            for task in ("train", "evaluate", "time"):
+                record = read_json(results / f"{name}/runs/{id}/{task}.json")
+                assert record["digest"] == run.digest(task), f"{id} {task}"

@@ -488,3 +488,10 @@ def test_figures_of_times_that_nothing_has_are_refused_before_training(figure: s
     study = parse_study(MINIMAL | {"figures": [figure], "timing": None}, "a rehearsal")
     with pytest.raises(StudyError, match=f"figure `{figure}` shows accuracy against time, and no run is timed: set"):
         require_something_to_show(study)
+
+
+def test_a_sweep_is_of_the_rows_of_a_block() -> None:
+    few = {"id": "few", "method": "marcos", "options": {"shallow": 16}, "blocks": ["other"]}
+    rows = [{"id": "marcos", "method": "marcos"}, few]
+    study = parse_study({**MINIMAL, "blocks": TWO_BLOCKS, "rows": rows}, "a study")
+    assert [[row.id for *_, row in study.swept(block)] for block in study.blocks] == [[], ["few", "marcos"]]

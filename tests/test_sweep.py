@@ -18,7 +18,7 @@ from small import small_study
 
 AXES = {"batch": (2, 4), "question": (6,), "thoughts": (3,), "width": (1, 2)}
 METHODS = {name: available()[name] for name in ("codi", "cot_sft", "marcos")}  # to save time
-BASE = {"batch": 2, "question": 6, "thoughts": None, "width": 1}
+BASE = sweep.Size(batch=2, question=6)
 
 
 def test_methods_are_measured_on_every_axis_and_what_does_not_fit_is_named(
@@ -71,6 +71,6 @@ def test_a_method_says_what_its_thoughts_are_counted_by() -> None:
     counted = {name: method for name, method in available().items() if method.thoughts_option}
     assert {"marcos", "coconut", "codi", "colar", "sim_cot_codi"} <= counted.keys() < available().keys()
     for method in counted.values():
-        sizes = [size["thoughts"] for size in sweep.sizes_of(method.thoughts_option) if size["thoughts"]]
+        sizes = [size.thoughts for size in sweep.sizes_of(method.thoughts_option) if size.thoughts]
         made = [method.Options(**sweep.set_path({}, str(method.thoughts_option), size)) for size in sizes]
         assert len({options.model_dump_json() for options in made}) == len(sweep.AXES["thoughts"])

@@ -59,11 +59,11 @@ def unlisted(modules: Iterable[str], listed: Iterable[str]) -> set[str]:
     return {name for name in names if not any(name.startswith(one) or one.startswith(name) for one in known)}
 
 
-@pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
-def test_the_code_of_a_stage_is_all_that_decides_its_numbers(stage: str) -> None:
+@pytest.mark.parametrize("task", ["train", "answer", "evaluate", "analyse", "time"])
+def test_the_code_of_a_task_is_all_that_decides_its_numbers(task: str) -> None:
     # What training asks held-out questions by, and the scorers, count only if accuracy selects weights
-    apart = {"benchmarks.training.validation_accuracy", "benchmarks.scoring"} if stage in ("train", "time") else set()
-    assert not unlisted(CODE[stage], {*CODE[stage], *NEUTRAL, *apart})
+    apart = {"benchmarks.training.validation_accuracy", "benchmarks.scoring"} if task in ("train", "time") else set()
+    assert not unlisted(CODE[task], {*CODE[task], *NEUTRAL, *apart})
 
 
 def test_what_selects_by_accuracy_is_listed() -> None:
@@ -74,15 +74,15 @@ def test_an_edit_of_what_tables_import_renders_them_anew() -> None:
     assert not unlisted(["benchmarks.tables"], CODE["table"])
 
 
-@pytest.mark.parametrize("stage", ["train", "answer", "evaluate", "analyse", "time"])
-def test_settings_count_by_their_digest_and_not_by_the_code_that_reads_them(stage: str) -> None:
+@pytest.mark.parametrize("task", ["train", "answer", "evaluate", "analyse", "time"])
+def test_settings_count_by_their_digest_and_not_by_the_code_that_reads_them(task: str) -> None:
     readers = [f"benchmarks.studies.{name}" for name in ("study", "specs", "runs", "validation_errors")]
-    assert not [reader for reader in readers if reader.startswith(CODE[stage])]
+    assert not [reader for reader in readers if reader.startswith(CODE[task])]
 
 
-@pytest.mark.parametrize("stage", CODE)
-def test_what_is_listed_is_there(stage: str) -> None:
-    assert all(source_files(module) for module in CODE[stage])
+@pytest.mark.parametrize("task", CODE)
+def test_what_is_listed_is_there(task: str) -> None:
+    assert all(source_files(module) for module in CODE[task])
 
 
 def test_one_test_set_more_prepares_the_data_of_its_own_blocks_anew(tmp_path: Path) -> None:

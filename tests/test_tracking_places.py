@@ -150,6 +150,18 @@ def test_deleted_runs_are_imported_anew_and_trainings_get_the_new_row(
     assert set(runs) == {*small().runs, *(name.rpartition("/")[0] for name in small().runs)}
 
 
+def test_runs_that_an_import_replaced_are_not_said_to_be_deleted(
+    copied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = copied / "fake/runs/text/cot/s0/train.json"
+    before = read_json(path)["wall_seconds"]
+    for seconds in (before + 1, before):
+        update_record(path, wall_seconds=seconds)
+        results.collect(small(), copied)
+        assert importer.track(small(), copied)["status"] == "done"
+    assert "imported anew" not in caplog.text
+
+
 def test_a_run_that_is_gone_for_good_is_made_anew(copied: Path) -> None:
     state = importer.track(small(), copied)
     with sqlite3.connect(copied / "mlflow.db") as database:  # as `mlflow gc` does

@@ -23,10 +23,10 @@ from copies import copy_suite, environment, forked, printed, snakemake, stand_in
 from methods.code_digest import SUFFIXES
 
 SMOKE = list(load_study("smoke").runs)
-STAGES = ("train", "evaluate", "time")
+TASKS = ("train", "evaluate", "time")
 TARGET = "results/table_main.md"
 ANALYSES = [f"results/smoke/runs/{run}/analysis/analysis.json" for run in SMOKE if "marcos" in run]
-# A stand-in for stages that only writes the requested file, at once
+# A stand-in for tasks that only writes the requested file, at once
 STAND_IN = """
 import json, os, sys
 from pathlib import Path
@@ -105,7 +105,7 @@ def planned(output: str) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy whose smoke study has been run by a stand-in for the stages, and analysed. It has the output."""
+    """Return a copy whose smoke study has been run by a stand-in for the tasks, and analysed. It has the output."""
     folder = copy_suite(tmp_path_factory.mktemp("finished"))
     stand_in(folder, STAND_IN)
     output = snakemake(folder, "--config", "study=smoke", "--", TARGET, *ANALYSES)
@@ -133,8 +133,8 @@ def test_timings_share_one_quiet_period_at_the_end(finished: Path) -> None:
     """A timing needs all cores, which would be idle before it while other jobs end. Analyses, which no table waits for,
     come before it too; trainings come before all answers, which fill the cores that the last trainings leave."""
     started = re.findall(r"^(?:local)?rule (\w+):$", (finished / "first.log").read_text(encoding="utf-8"), re.M)
-    stages = [{"data"}, {"train"}, {"evaluate", "analyse"}, {"time"}, {"collect"}]
-    at = [[place for place, rule in enumerate(started) if rule in stage] for stage in stages]
+    tasks = [{"data"}, {"train"}, {"evaluate", "analyse"}, {"time"}, {"collect"}]
+    at = [[place for place, rule in enumerate(started) if rule in task] for task in tasks]
     assert [len(places) for places in at] == [2, len(SMOKE), len(SMOKE) + len(ANALYSES), len(SMOKE), 1]
     data, trainings, answers, timings, collecting = at
     assert max(data) < min(answers) and max(trainings) < median(answers)  # a late block may let an answer go first
@@ -167,7 +167,7 @@ def test_what_was_removed_is_made_again_though_its_table_is_there(finished: Path
     assert path.exists()
     assert "Nothing to be done" in snakemake(folder, *asked)
     shutil.rmtree(folder / "results/smoke")
-    everything = {f"{stage} {run}" for stage in STAGES for run in SMOKE} | {"data"}
+    everything = {f"{task} {run}" for task in TASKS for run in SMOKE} | {"data"}
     assert planned(snakemake(folder, "--dry-run", *asked)).keys() == everything | after
 
 
@@ -177,7 +177,7 @@ def test_results_without_the_notes_of_snakemake_are_not_taken_for_what_is_asked(
     shutil.rmtree(folder / ".snakemake")
     asked, study = ("--config", "study=smoke", "--", "results/table.md"), load_study("smoke")
     for run in study.runs.values():
-        for task in STAGES:
+        for task in TASKS:
             record = Paths(folder / "results", run).record(task)
             before = record.stat()
             record.write_text(json.dumps({"digest": run.digest(task)}), encoding="utf-8")
@@ -187,14 +187,14 @@ def test_results_without_the_notes_of_snakemake_are_not_taken_for_what_is_asked(
     assert planned(output) == {"first_table": 1}
     assert "results/table.md is written again: it is no copy of results/table_main.md." in output
     run = "equation/marcos/s0"
-    for task in STAGES:
+    for task in TASKS:
         Paths(folder / "results", study.runs[run]).record(task).write_text(
             '{"digest": "of other settings"}', encoding="utf-8"
         )
     (folder / "results/smoke/data/text/done.json").write_text('{"key": "of other settings"}', encoding="utf-8")
     jobs = planned(snakemake(folder, *asked))
     rest = {"data", "collect", "track", "table", "latest_table", "first_table"}
-    assert jobs.keys() == {f"{task} {name}" for task in STAGES for name in (run, "text/cot_sft/s0")} | rest
+    assert jobs.keys() == {f"{task} {name}" for task in TASKS for name in (run, "text/cot_sft/s0")} | rest
     assert jobs["data"] == 1
     assert "Nothing to be done" in snakemake(folder, *asked)
 
@@ -295,7 +295,7 @@ def test_edited_part_of_a_method_reruns_its_own_rows_only(finished: Path, edit: 
     edit("methods/marcos/losses.py", "\nEDITED = True\n")
     edit("methods/other.py", '"""A new method\'s file."""\n')
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
-    expected = {f"{stage} {run}" for stage in STAGES for run in SMOKE if "/marcos" in run}
+    expected = {f"{task} {run}" for task in TASKS for run in SMOKE if "/marcos" in run}
     assert {job for job in jobs if " " in job} == expected
     assert "data" not in jobs
 
@@ -309,12 +309,12 @@ def test_another_title_renders_tables_alone(finished: Path, edit: Callable[[str,
 
 
 def test_one_test_set_more_has_all_runs_look_again(finished: Path, edit: Callable[[str, str], None]) -> None:
-    """The train stage runs too, but ends at once if a run is already trained (``test_ended.py``)."""
+    """The train task runs too, but ends at once if a run is already trained (``test_ended.py``)."""
     study = finished / "workflows/config/smoke.yaml"
     edit("workflows/config/smoke.yaml", "")  # restored when the test ends
     study.write_text(study.read_text(encoding="utf-8").replace("tests: [", "tests: [multiarith, "), encoding="utf-8")
     jobs = planned(snakemake(finished, "--dry-run", "--config", "study=smoke", "--", TARGET))
-    assert {job for job in jobs if " " in job} == {f"{stage} {run}" for stage in STAGES for run in SMOKE}
+    assert {job for job in jobs if " " in job} == {f"{task} {run}" for task in TASKS for run in SMOKE}
     assert jobs["data"] == 2
 
 
@@ -327,7 +327,7 @@ def test_data_and_method_that_change_together_are_made_anew_by_one_call(finished
             file.write("\nEDITED = True\n")
     asked = ("--config", "study=smoke", "--", TARGET)
     jobs = planned(snakemake(folder, *asked))
-    assert {job for job in jobs if " " in job} == {f"{stage} {run}" for stage in STAGES for run in SMOKE}
+    assert {job for job in jobs if " " in job} == {f"{task} {run}" for task in TASKS for run in SMOKE}
     assert "Nothing to be done" in snakemake(folder, *asked)
 
 
@@ -406,18 +406,18 @@ def test_a_job_of_a_cluster_asks_for_what_its_ranks_take(tmp_path: Path) -> None
     words = [sys.executable, "-m", "snakemake", "--workflow-profile", "profiles/slurm", "--configfile", "ranks.yaml"]
     runs = {"equation/marcos/s0": (1, 4), "equation/cot_sft/s0": (2, 4), "equation/marcos_wo_r/s0": (2, 1)}
     records = [
-        f"results/ranks/runs/{run}/{stage}.json" for run in runs for stage in ("evaluate", "time", "analysis/analysis")
+        f"results/ranks/runs/{run}/{task}.json" for run in runs for task in ("evaluate", "time", "analysis/analysis")
     ]
     output = printed(folder, [*words, "--", *records])  # in a process of its own, which looks for plug-ins
     asked = {(rule, run): what for rule, run, what in map(json.loads, re.findall("^ASKS (.*)", output, re.M))}
     for run, (nodes, gpus) in runs.items():
         memory = 40_000 if "wo_r" in run else 8_000  # MB per process, by its backbone
-        for stage, threads in {"train": 3, "time": 2}.items():
+        for task, threads in {"train": 3, "time": 2}.items():
             tasks = {"tasks_per_node": gpus} if gpus > 1 else {"tasks": nodes, "tasks_per_gpu": 1}
             across = {"mpi": "srun", "cpus_per_task": threads, **tasks} if nodes > 1 else {}
             whole = {"threads": gpus * threads, "nodes": nodes, "gpu": gpus * nodes, "mem_mb": memory * gpus}
-            alone = {"slurm_extra": "--exclusive"} if stage == "time" else {}
-            assert asked[stage, run] == whole | across | alone
+            alone = {"slurm_extra": "--exclusive"} if task == "time" else {}
+            assert asked[task, run] == whole | across | alone
         assert asked["evaluate", run] == asked["analyse", run] == {"threads": 3, "gpu": 1, "mem_mb": memory}
 
 

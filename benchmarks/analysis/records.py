@@ -86,7 +86,7 @@ def read_analysis(study: Study, block: Block, row: Row, spec: RunSpec, results: 
     record = read_model(path, AnalysisRecord, f"run `{mend}` again", f"run `{mend}`")
     if record.digest != spec.digest("analyse"):
         raise BrokenRecord(f"{path} was made from another specification: run `{mend}` again")
-    train = read_records(Paths(results, spec).run, spec).train  # None if the results were kept without this record
+    train = read_records(results, spec).train  # None if the results were kept without this record
     if train and record.weights_sha256 not in (None, train.weights_sha256):
         raise BrokenRecord(f"{path} was made from other weights: run `{mend}` again")
     return Analysis(block, row, spec, path.parent, record)

@@ -10,7 +10,7 @@ import typer
 from benchmarks.cli.common import RESULTS, Results, StudyArgument, prepared_run, refuse_options
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.specs import Figure, Table
-from benchmarks.studies.study import StudyError, load_study, require_run, shipped
+from benchmarks.studies.study import StudyError, load_study, names_study, require_run
 from methods.errors import InputError
 
 app = typer.Typer()
@@ -18,6 +18,9 @@ NAMED = (
     "STUDY:BLOCK/ROW/sSEED for a run, e.g. quick:equation/marcos/s0; STUDY:BLOCK/ROW for all trainings of a row; or an "
     "MLflow run id. STUDY is a name, a YAML file, or a folder of results, e.g. results/reference/stories."
 )
+NamedStudy = Annotated[
+    str | None, typer.Option(help="The study whose results named folders hold; default: the folder's name.")
+]
 BY_HAND = "Set latents by hand"  # panel of `explain --help`
 ONE_QUESTION = ("question", "text", "output")  # options of `explain` without --set-dims
 MANY_QUESTIONS = ("value", "step", "count", "show")  # and with it
@@ -117,9 +120,7 @@ def compare(
     results: Results = RESULTS,
     test: Annotated[str | None, typer.Option(help="Only this test set.")] = None,
     decoding: Annotated[str, typer.Option(help="Decoding whose answers are compared.")] = "default",
-    study: Annotated[
-        str | None, typer.Option(help="The study whose results named folders hold; default: the folder's name.")
-    ] = None,
+    study: NamedStudy = None,
 ) -> None:
     """Compare two runs or rows: metrics, paired tests, questions.
 
@@ -147,9 +148,7 @@ def score(
     ] = None,
     results: Results = RESULTS,
     decoding: Annotated[str, typer.Option(help="Decoding of the runs.")] = "default",
-    study: Annotated[
-        str | None, typer.Option(help="The study whose results named folders hold; default: the folder's name.")
-    ] = None,
+    study: NamedStudy = None,
     output: Annotated[Path | None, typer.Option(help="Also write table, scores and verdicts to this folder.")] = None,
 ) -> None:
     """Score outputs of any model, and test them against others.
@@ -271,6 +270,4 @@ def explain(
 
 def _is_study(name: str) -> bool:
     """Return whether a name is meant as a study. A folder that is named like one is written ./NAME."""
-    if name in shipped() or name.endswith((".yaml", ".yml")):
-        return True
-    return "/" not in name and not Path(name).is_dir()
+    return names_study(name) or ("/" not in name and not Path(name).is_dir())

@@ -110,12 +110,6 @@ def linear_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
     return ((name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear | Conv1D))
 
 
-def widths(layer: Any) -> tuple[int, int]:
-    """Return the widths of a linear layer's input and output."""
-    outputs, inputs = layer.weight.T.shape if isinstance(layer, Conv1D) else layer.weight.shape
-    return inputs, outputs
-
-
 def trunks(method: Method) -> list[PreTrainedModel]:
     """Return the transformers of a method, without their heads."""
     return [module for module in method.modules() if isinstance(module, PreTrainedModel) and _is_trunk(module)]

@@ -3,7 +3,6 @@ against one option, or the number of latents, at a time."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from math import sqrt
@@ -21,12 +20,11 @@ from benchmarks.figures.base import (
     FigureBuilder,
     NothingToDraw,
     accuracy_and_interval,
-    colour,
     error_bars,
     grid,
     legend_below,
     log_axis,
-    marker,
+    look_of,
 )
 from benchmarks.records import statistics
 from benchmarks.records.statistics import FEWEST
@@ -310,11 +308,10 @@ class CurvesFigure(FigureBuilder):
 
     def _lines(self, block: Block, row: Row) -> Iterator[dict[str, Any]]:
         for run in self.study.trainings(block.id, row.id):
-            path = self.records.paths(run.id).log
-            if self.records.runs[run.id].train is None or not path.is_file():
+            if self.records.runs[run.id].train is None:
                 continue
             place = {"block": block.id, "row": row.id, "training_seed": run.seed}
-            for entry in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            for entry in self.records.log(run.id):
                 if "accuracy" in entry:  # a validation at which the run answered questions
                     yield place | {name: entry[name] for name in ("stage", "epoch", "accuracy")}
 
@@ -402,8 +399,7 @@ class SweepsFigure(FigureBuilder):
         """Draw one panel. Values are evenly spaced, because they grow roughly like powers and may be 0."""
         for test in tests:
             line = data.loc[data["test"] == test].sort_values("value")
-            index = self.study.evaluation.tests.index(test)
-            look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
+            look = look_of(self.study.evaluation.tests.index(test))
             axes.errorbar(
                 [values.index(value) for value in line["value"]],
                 100 * line["accuracy"],

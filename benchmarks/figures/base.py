@@ -127,8 +127,7 @@ class FigureBuilder(ABC):
     def timed_batch(self) -> str:
         """How many questions were answered at once for the times shown, for a caption. A study that times nothing may
         show those of runs that it shares."""
-        homes = [self.study, *map(self.study.home, self.study.sources.values())]
-        sizes = sorted({home.timing.batch_size for home in homes if home.timing})
+        sizes = sorted({timing.batch_size for timing in self.study.timings.values()})
         return " or ".join(map(str, sizes)) or "unknown size"
 
     def test_title(self, test: str) -> str:
@@ -152,11 +151,11 @@ class FigureBuilder(ABC):
         kin = [other.id for other in ranked if other.method == row.method]
         order = colour_order()
         if row.id == kin[0]:
-            return {"color": colour(order[row.method]), "marker": marker(order[row.method])}
+            return look_of(order[row.method])
         first = {other.method: other.id for other in reversed(ranked)}
         variants = [other.id for other in ranked if other.id != first[other.method]]
         chosen = shade(colour(order[row.method]), kin.index(row.id))
-        return {"color": chosen, "marker": marker(len(order) + variants.index(row.id))}
+        return look_of(len(order) + variants.index(row.id)) | {"color": chosen}
 
 
 def colour_order() -> dict[str, int]:
@@ -210,8 +209,9 @@ def colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def marker(index: int) -> str:
-    return MARKERS[index % len(MARKERS)]
+def look_of(index: int) -> dict[str, Any]:
+    """Return the colour and marker of one of several lines."""
+    return {"color": colour(index), "marker": MARKERS[index % len(MARKERS)]}
 
 
 def shade(name: str, index: int) -> tuple[float, float, float]:

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import NullLocator
 
-from benchmarks.figures.base import colour, colour_order, grid, legend_below, marker
+from benchmarks.figures.base import colour_order, grid, legend_below, look_of
 from benchmarks.figures.render import save
 from benchmarks.records.provenance import measured_on
 from benchmarks.tables.markup import markdown_footer
@@ -56,9 +56,8 @@ def draw(canvas: Canvas, data: pd.DataFrame) -> None:
         for axes, axis in zip(across, LABELS, strict=True):
             own = data.loc[data["axis"] == axis]
             for method, line in own.groupby("method"):
-                at = order[str(method)]
-                look: dict[str, Any] = {"color": colour(at), "marker": marker(at), "markersize": 3}
-                axes.plot(line["size"], line[cost].astype(float) / unit, label=available()[str(method)].title, **look)
+                title, look = available()[str(method)].title, look_of(order[str(method)])
+                axes.plot(line["size"], line[cost].astype(float) / unit, label=title, markersize=3, **look)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             sizes = sorted(set(own["size"]))

@@ -36,7 +36,7 @@ from benchmarks.figures.base import (
     error_bars,
     grid,
     legend_below,
-    marker,
+    look_of,
     picture,
 )
 from benchmarks.records import statistics
@@ -91,6 +91,11 @@ class LatentsFigure(FigureBuilder):
         return textwrap.fill(self.block_title(analysis), 28)
 
 
+def _part(data: pd.DataFrame, analysis: Analysis, part: str) -> pd.DataFrame:
+    """Return the lines of one part of a figure, of the block of an analysis."""
+    return data.loc[(data["block"] == analysis.block.id) & (data["part"] == part)]
+
+
 class DimensionsFigure(LatentsFigure):
     """Left: R in one step for three cases. Right: frequencies of all dimensions, the most frequent first."""
 
@@ -119,18 +124,17 @@ class DimensionsFigure(LatentsFigure):
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         panels = grid(canvas, len(self.analyses), 2, (3.4, 2.2))
         for (left, right), analysis in zip(panels, self.analyses, strict=True):
-            block_data = data.loc[data["block"] == analysis.block.id]
-            for case, group in block_data.loc[block_data["part"] == "case"].groupby("case"):
+            cases, frequency = (_part(data, analysis, part) for part in ("case", "frequency"))
+            for case, group in cases.groupby("case"):
                 number = int(case)  # type: ignore[arg-type]
                 beside = group["dim"] + 0.25 * (number - 2)  # side by side, so that no case hides another
                 left.vlines(beside, 0, group["value"], color=colour(number - 1), linewidth=1.0)
                 left.plot([], [], color=colour(number - 1), label=f"case {number}")
             left.axhline(self.study.analysis.active_above, color="black", linewidth=0.6, linestyle=":")
-            left.set_ylabel(f"{self.label(analysis)}\nR in step {block_data['step'].max():.0f}")
+            left.set_ylabel(f"{self.label(analysis)}\nR in step {cases['step'].max():.0f}")
             left.legend(ncols=CASES, loc="upper center", bbox_to_anchor=(0.5, 1.17))
             if not analysis.record.active:
                 left.text(0.5, 0.5, "no dimension is ever active", transform=left.transAxes, ha="center")
-            frequency = block_data.loc[block_data["part"] == "frequency"]
             right.fill_between(frequency["rank"], frequency["value"], step="mid", color=colour(0))
             right.set_yscale("symlog", linthresh=1)
             right.set_ylabel("Samples in which it is active")
@@ -195,8 +199,7 @@ class InterventionFigure(LatentsFigure):
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         panels = grid(canvas, len(self._active), 3, (2.7, 2.4))
         for (heat, effect, graph), analysis in zip(panels, self._active, strict=True):
-            block_data = data.loc[data["block"] == analysis.block.id]
-            self._effect(effect, block_data.loc[block_data["part"] == "effect"])
+            self._effect(effect, _part(data, analysis, "effect"))
             heat.set_title("Pearson correlation")
             graph.set_title("Correlation graph")
             heat.set_ylabel(self.label(analysis))
@@ -205,8 +208,9 @@ class InterventionFigure(LatentsFigure):
                     _left_out(axes, f"only dimension {analysis.record.frequent[0]}\nis often active")
                 continue
             heat.set_ylabel(f"{self.label(analysis)}\nDimension")
-            dims, correlation = analysis.record.frequent, block_data.loc[block_data["part"] == "correlation"]
-            matrix = correlation.pivot(index="a", columns="b", values="value").reindex(index=dims, columns=dims)
+            dims = analysis.record.frequent
+            matrix = _part(data, analysis, "correlation").pivot(index="a", columns="b", values="value")
+            matrix = matrix.reindex(index=dims, columns=dims)
             self._heat(heat, matrix, analysis)
             self._graph(graph, matrix, analysis)
 
@@ -265,8 +269,7 @@ class InterventionFigure(LatentsFigure):
         {settings.correlated_above:g}; its largest clique is in colour. Middle: that clique set by hand, in every step
         of {self.asked}: length of all that is written, share of answers with the marker, accuracy."""
         for analysis in self._active:
-            block_data = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "effect")]
-            table = _by_setting(block_data)
+            table = _by_setting(_part(data, analysis, "effect"))
             dims, last = analysis.record.clique, table.iloc[-1]
             correct = ", ".join(f"{100 * share:.1f} % at {value}" for value, share in table["correct"].iloc[1:].items())
             alone = (
@@ -330,8 +333,7 @@ class EncodingFigure(LatentsFigure):
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
         panels = grid(canvas, len(self._encoded), 2, (3.4, 2.4))
         for (left, right), (analysis, encoded) in zip(panels, self._encoded, strict=True):
-            block_data = data.loc[data["block"] == analysis.block.id]
-            matrix = block_data.loc[block_data["part"] == "encoding"].pivot(index="digit", columns="dim", values="mean")
+            matrix = _part(data, analysis, "encoding").pivot(index="digit", columns="dim", values="mean")
             dims = shown_dimensions(encoded, matrix)
             image = left.imshow(matrix[dims].to_numpy(dtype=float), cmap=SEQUENTIAL, aspect="auto")
             canvas.colorbar(image, ax=left, label="mean of R", shrink=0.9)
@@ -340,7 +342,7 @@ class EncodingFigure(LatentsFigure):
             left.set_ylabel(f"{self.label(analysis)}\nDrawn digit")
             left.set_xlabel("Dimension")
             picture(left)
-            steering = block_data.loc[block_data["part"] == "steering"]
+            steering = _part(data, analysis, "steering")
             if steering.empty:
                 right.set_axis_off()
                 continue
@@ -368,13 +370,12 @@ class EncodingFigure(LatentsFigure):
         steps, the last sum included, follow from it ({self.asked}). Hatched: digits without a dimension of their own,
         which were not steered; where no digit has one, the right panel is left out."""
         for analysis, encoded in self._encoded:
-            block_data = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "steering")]
             agreement = [share for share in encoded.agreement if share is not None]
             own = len(encoded.digit_dimensions)
             yield f"""{self.block_title(analysis)}: {own} of 10 digits have a dimension of their own; the assigned one
             is the largest in {100 * np.mean(agreement):.1f} % of a digit's steps (mean over digits; the lowest:
-            {100 * min(agreement):.1f} %). {steering_accuracy(block_data)} The paper: {PAPERS_STEERING:g} %.
-            {variance_in_words(encoded)}"""
+            {100 * min(agreement):.1f} %). {steering_accuracy(_part(data, analysis, "steering"))}
+            The paper: {PAPERS_STEERING:g} %. {variance_in_words(encoded)}"""
 
 
 def variance_in_words(encoded: EncodingRecord) -> str:
@@ -537,17 +538,16 @@ class CalibrationFigure(LatentsFigure):
         panels = grid(canvas, len(self.analyses), 2, (3.4, 2.2))
         tests = list(data["test"].unique())
         for (left, right), analysis in zip(panels, self.analyses, strict=True):
-            block_data = data.loc[data["block"] == analysis.block.id]
-            names = list(block_data["protocol"].dropna().unique())
+            accuracies, votes = (_part(data, analysis, part) for part in ("accuracy", "reliability"))
+            names = list(accuracies["protocol"].unique())
             for index, test in enumerate(tests):
-                look: dict[str, Any] = {"color": colour(index), "marker": marker(index)}
-                scores = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "accuracy")]
+                look = look_of(index)
+                scores, bins = (lines.loc[lines["test"] == test] for lines in (accuracies, votes))
                 places = [names.index(name) + 0.12 * (index - (len(tests) - 1) / 2) for name in scores["protocol"]]
                 label = self.test_title(str(test))
                 left.errorbar(
                     places, 100 * scores["accuracy"], yerr=error_bars(scores), linestyle="none", label=label, **look
                 )
-                bins = block_data.loc[(block_data["test"] == test) & (block_data["part"] == "reliability")]
                 right.plot(100 * bins["share"], 100 * bins["accuracy"], **look)
             left.set_xticks(range(len(names)), names)
             left.set_ylabel(f"{self.label(analysis)}\nAccuracy (%)")
@@ -563,9 +563,8 @@ class CalibrationFigure(LatentsFigure):
         interval over questions ({self.asked}). Right: accuracy of the majority answer of all draws by its share of the
         votes; on the dashed line the share equals the probability of being right."""
         for analysis in self.analyses:
-            bins = data.loc[(data["block"] == analysis.block.id) & (data["part"] == "reliability")]
             errors = [
                 f"{self.test_title(str(test))} {100 * calibration_error(group):.1f}"
-                for test, group in bins.groupby("test", sort=False)
+                for test, group in _part(data, analysis, "reliability").groupby("test", sort=False)
             ]
             yield f"Expected calibration error (points), {self.block_title(analysis)}: {', '.join(errors)}."

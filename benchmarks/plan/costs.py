@@ -30,7 +30,7 @@ from benchmarks.paper.numbers import paper_table
 from benchmarks.plan.flops import SMALL, Dimensions, full_size_method, small_method, usage_in_stage
 from benchmarks.plan.hardware import GPU
 from benchmarks.plan.lengths import Lengths, lengths_of, total_length
-from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO, Memory, activation_bytes
+from benchmarks.plan.memory import BFLOAT16, FLOAT32, ZERO_STAGES, Memory, activation_bytes
 from benchmarks.studies.micro_batches import micro_batch_count, rows_per_pass
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.study import Study
@@ -86,26 +86,26 @@ class RunPlan:
         """Bytes on each GPU, with the study's own settings."""
         return self.needed_at(self.run.engine.zero_stage)
 
-    def needed_at(self, stage: int) -> float:
+    def needed_at(self, zero_stage: int) -> float:
         """Return the bytes on each GPU at a ZeRO stage. From the study's own stage on, what the study offloads is not
         counted; a lower stage may not be able to offload it."""
         engine = self.run.engine
-        return self.memory.on(self.ranks, stage, engine.offload if stage >= engine.zero_stage else "none")
+        return self.memory.on(self.ranks, zero_stage, engine.offload if zero_stage >= engine.zero_stage else "none")
 
     @property
-    def parts(self) -> float:
+    def micro_batches(self) -> float:
         """Micro-batches of a step, which :meth:`Engine.shard` deals to the ranks: the mean over batches of the sampled
         ``lengths``."""
-        return fmean(self._parts)
+        return fmean(self._micro_batches)
 
     @property
     def passes(self) -> float:
         """Micro-batches of a step on the rank that has most of them: the mean over batches of the sampled
         ``lengths``."""
-        return fmean(math.ceil(parts / self.ranks) for parts in self._parts)
+        return fmean(math.ceil(count / self.ranks) for count in self._micro_batches)
 
     @property
-    def _parts(self) -> list[int]:
+    def _micro_batches(self) -> list[int]:
         """Micro-batches of a step, for a batch of each of the sampled ``lengths``."""
         run = self.run
         return [micro_batch_count(run.training.batch_size, self.ranks, run.engine, length) for length in self.lengths]
@@ -116,7 +116,8 @@ class RunPlan:
         wait for it."""
         batch = self.run.training.batch_size
         most = fmean(
-            sum(math.ceil((batch - part) / parts) for part in range(0, parts, self.ranks)) for parts in self._parts
+            sum(math.ceil((batch - first) / count) for first in range(0, count, self.ranks))
+            for count in self._micro_batches
         )
         return batch / (most * self.ranks)
 
@@ -141,20 +142,20 @@ class RunPlan:
     def advice(self, gpu: GPU) -> str:
         room = USABLE * gpu.memory
         configured = self.run.engine.zero_stage
-        stages = ZERO if self.even_passes else ZERO[:-1]
-        for stage in stages[configured + 1 :]:
-            if self.needed_at(stage) <= room:
-                return f"DOES NOT FIT: set {self._stage(stage)}"
-        for stage in dict.fromkeys((configured, stages[-1])):
-            room_for = math.floor((room - self.needed_at(stage) + self.memory.activations) / self.bytes_per_example)
+        possible = ZERO_STAGES if self.even_passes else ZERO_STAGES[:-1]
+        for zero in possible[configured + 1 :]:
+            if self.needed_at(zero) <= room:
+                return f"DOES NOT FIT: set {self._zero_stage_to(zero)}"
+        for zero in dict.fromkeys((configured, possible[-1])):
+            room_for = math.floor((room - self.needed_at(zero) + self.memory.activations) / self.bytes_per_example)
             if room_for >= 1:
-                more = "" if stage == configured else f"{self._stage(stage)} and "
+                more = "" if zero == configured else f"{self._zero_stage_to(zero)} and "
                 return f"DOES NOT FIT: set {more}{self._micro_batch_of(room_for)}"
         return "DOES NOT FIT: take more GPUs, or larger ones"
 
-    def _stage(self, stage: int) -> str:
-        uncompiled = " and compile to false" if self.run.engine.compile and stage == ZERO[-1] else ""
-        return f"zero_stage to {stage}{uncompiled}"
+    def _zero_stage_to(self, zero: int) -> str:
+        uncompiled = " and compile to false" if self.run.engine.compile and zero == ZERO_STAGES[-1] else ""
+        return f"zero_stage to {zero}{uncompiled}"
 
     def _micro_batch_of(self, rows: int) -> str:
         """Return the advice to set a micro-batch of at most ``rows``. It is the largest that leaves no rank idle, if

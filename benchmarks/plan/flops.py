@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from transformers.pytorch_utils import Conv1D
 
 from benchmarks.engine.adapters import add_adapters
-from benchmarks.engine.layers import linear_layers, widths
+from benchmarks.engine.layers import linear_layers
 from benchmarks.plan.lengths import TOKEN, TokenCounter
 from benchmarks.studies.runs import RunSpec
 from methods import head
@@ -106,10 +107,11 @@ class LayerUsage:
         """Return the largest number of values that one linear layer puts out, over all its calls, each with so many
         ``times`` the rows. Of logits that are computed by parts, one part exists at a time."""
 
-        def values(name: str, layer: nn.Module) -> float:
+        def values(name: str, layer: Any) -> float:
             if isinstance(layer, Head) and layer.splits(math.ceil(times * self.at_once[name])):
                 return head.AT_ONCE
-            return times * self._rows(name) * widths(layer)[1]
+            outputs = layer.weight.shape[1 if isinstance(layer, Conv1D) else 0]
+            return times * self._rows(name) * outputs
 
         return max(values(name, layer) for name, layer in linear_layers(module))
 

@@ -126,7 +126,7 @@ def _is_local(tokenizer: TokenizerSpec) -> bool:
     if tokenizer.pretrained is None:
         return True
     known = PUBLISHED.get(tokenizer.pretrained)
-    return known.folder in os.environ if known and known.folder else Path(tokenizer.pretrained).is_dir()
+    return bool(known.folder and os.environ.get(known.folder)) if known else Path(tokenizer.pretrained).is_dir()
 
 
 def _published(data: DataSpec, spec: TokenizerSpec) -> Lengths:

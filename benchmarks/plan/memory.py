@@ -39,7 +39,7 @@ from methods.errors import InputError
 
 FLOAT32, BFLOAT16 = 4, 2  # bytes
 GATHERED = 10**9  # weights that DeepSpeed holds whole at once at stage 3, at most (stage3_max_live_parameters)
-ZERO = (0, 1, 2, 3)
+ZERO_STAGES = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Memory:
     moments: float
     activations: float
 
-    def on(self, ranks: int, stage: int, offload: Offload = "none") -> float:
+    def on(self, ranks: int, zero_stage: int, offload: Offload = "none") -> float:
         """Return the bytes on each of ``ranks`` GPUs at a ZeRO stage, which splits moments, then gradients too, then
         weights too. The bfloat16 copy is never split, because autocast makes it from whole weights."""
-        weights = self.weights / (ranks if stage >= 3 else 1)
-        gradients = self.gradients / (ranks if stage >= 2 else 1)
-        moments = self.moments / (ranks if stage >= 1 else 1)
-        updated = self.gradients / ranks if stage else 0.0  # as many weights as there are gradients
-        gathered = min(self.weights, FLOAT32 * GATHERED) if stage == 3 else 0.0
+        weights = self.weights / (ranks if zero_stage >= 3 else 1)
+        gradients = self.gradients / (ranks if zero_stage >= 2 else 1)
+        moments = self.moments / (ranks if zero_stage >= 1 else 1)
+        updated = self.gradients / ranks if zero_stage else 0.0  # as many weights as there are gradients
+        gathered = min(self.weights, FLOAT32 * GATHERED) if zero_stage == 3 else 0.0
         lasting = {"none": weights + updated + moments, "optimizer": weights, "weights": 0.0}[offload]
         return lasting + gathered + self.copy + gradients + self.activations
 

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from benchmarks.plan.costs import LAUNCH, MEMORY_ERROR, USABLE, RunPlan
 from benchmarks.plan.hardware import GPU
-from benchmarks.plan.memory import ZERO
+from benchmarks.plan.memory import ZERO_STAGES
 from benchmarks.studies.micro_batches import GPUS_VARIABLE, on_gpus
 from benchmarks.studies.study import Study
 from methods.registry import get_method
@@ -27,8 +27,8 @@ def render(study: Study, plans: Sequence[RunPlan], gpu: GPU, utilisation: float)
     ]
     if not plans:
         return "\n".join([f"{study.name} trains no run of its own.", *shared])
-    header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {stage}" for stage in ZERO), "Activations"]
-    header += ["Hours", "GPU-hours", "Disk", ""]
+    header = ["Run", "Params", "Tokens/epoch", "Epochs", "FLOPs", *(f"ZeRO {zero}" for zero in ZERO_STAGES)]
+    header += ["Activations", "Hours", "GPU-hours", "Disk", ""]
     lines = [_line(plan, gpu, utilisation) for plan in plans]
     table = tabulate(
         lines, header, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * 12, "left"]
@@ -58,12 +58,12 @@ def _idle(plans: Sequence[RunPlan]) -> list[str]:
     waiting: dict[tuple[int, float, int], list[RunPlan]] = {}
     for plan in plans:
         if plan.occupancy < 1 - WORTH_A_NOTE:
-            waiting.setdefault((plan.run.training.batch_size, plan.parts, plan.ranks), []).append(plan)
+            waiting.setdefault((plan.run.training.batch_size, plan.micro_batches, plan.ranks), []).append(plan)
     return [
         f"WARNING: ranks are idle for {1 - alike[0].occupancy:.0%} of the time: {batch} examples per step are split "
-        f"into {parts:.3g} micro-batches over {ranks} ranks ({', '.join(plan.run.id for plan in alike)}). Change "
+        f"into {count:.3g} micro-batches over {ranks} ranks ({', '.join(plan.run.id for plan in alike)}). Change "
         f"{'micro_batch' if alike[0].run.engine.micro_batch else 'batch_size'}, or use fewer ranks."
-        for (batch, parts, ranks), alike in waiting.items()
+        for (batch, count, ranks), alike in waiting.items()
     ]
 
 
@@ -140,7 +140,7 @@ def makespan(plans: Sequence[RunPlan], gpus: int, gpu: GPU, utilisation: float) 
 
 def _line(plan: RunPlan, gpu: GPU, utilisation: float) -> list[str]:
     hours = plan.hours(gpu, utilisation)
-    memory = [_gigabytes(plan.needed_at(stage)) for stage in ZERO]
+    memory = [_gigabytes(plan.needed_at(zero)) for zero in ZERO_STAGES]
     memory[plan.run.engine.zero_stage] += " *"
     return [
         plan.run.id,

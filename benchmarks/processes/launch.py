@@ -37,7 +37,7 @@ from benchmarks.processes.heartbeat import (
 )
 from benchmarks.processes.kernels import PORTABLE
 from benchmarks.processes.preemption import EXIT_CODE, block_sigterm, defer_signals
-from benchmarks.studies.paths import Paths
+from benchmarks.studies.paths import SPEC, Paths
 from benchmarks.studies.runs import RunSpec
 from benchmarks.studies.specs import EngineSpec
 from methods.errors import InputError
@@ -57,7 +57,7 @@ def run_ranks(spec: RunSpec, results: Path, task: Literal["train", "time"]) -> N
     require_deepspeed()
     folder, threads = Paths(results, spec).ranks / task, spec.timing_threads if task == "time" else spec.threads
     empty_folder(folder)
-    write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    write_json(folder / SPEC, spec.model_dump(mode="json"))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "LOCAL_SIZE": str(spec.engine.gpus)}
     carried = {name: value for name, value in environment.items() if name.startswith(CARRIED)}
     if spec.engine.nodes == 1 and not visible():

@@ -5,6 +5,7 @@ No row is dropped: if a record is missing, broken or made from another specifica
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,15 @@ import pandas as pd
 from pydantic import BaseModel
 
 from benchmarks.archive import refuse_packed
-from benchmarks.files import BrokenRecord, read_json, read_json_if_intact, read_parquet, write_json, write_text
+from benchmarks.files import (
+    BrokenRecord,
+    nonblank_lines,
+    read_json,
+    read_json_if_intact,
+    read_parquet,
+    write_json,
+    write_text,
+)
 from benchmarks.records.schema import (
     EvaluateRecord,
     PublishedScores,
@@ -127,6 +136,18 @@ class StudyRecords:
         answers = self.answers(block, row, decoding, ("test", "id", "same_as", "correct"))
         return {} if answers is None else {str(test): correctness(of) for test, of in answers.groupby("test")}
 
+    def log(self, run: str) -> Iterator[dict[str, Any]]:
+        """Yield the lines of a run's log, if there is one. Raise :class:`BrokenRecord` if one is broken."""
+        path = self.paths(run).log
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        for place, line in nonblank_lines(text, path):
+            try:
+                entry = json.loads(line)  # a loss may be NaN, which `parse_json` refuses
+            except json.JSONDecodeError as error:
+                fix = "remove the folder, and train this run again"
+                raise BrokenRecord(f"{place}: broken JSON ({error.msg}): {fix}") from error
+            yield entry
+
     def nats(self, block: str, row: str) -> pd.DataFrame | None:
         """Return what gold texts cost in all of a row's trainings, with a column ``training_seed``, or None if nothing
         is recorded."""
@@ -166,7 +187,7 @@ def write_collected(records: StudyRecords) -> None:
 
 def read_study(study: Study, results: Path) -> StudyRecords:
     """Read all records of a study from the folders of its runs and data."""
-    runs = {id: read_records(Paths(results, source).run, source) for id, source in study.sources.items()}
+    runs = {id: read_records(results, source) for id, source in study.sources.items()}
     data = {block.id: _data_record(study, block, results) for block in study.blocks}
     return StudyRecords(study, results, runs, data)
 

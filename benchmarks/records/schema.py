@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from benchmarks.files import BrokenRecord, read_json
 from benchmarks.scoring.diversity import DrawStatistics
-from benchmarks.studies.paths import AT_STAGE
+from benchmarks.studies.paths import AT_STAGE, Paths
 from benchmarks.studies.runs import RunSpec, TaskName
 from benchmarks.studies.specs import EvaluationSpec
 
@@ -178,21 +178,21 @@ class RunRecords(BaseModel):
     @property
     def tasks(self) -> dict[TaskName, Record]:
         """The records that can be used, by task."""
-        records: dict[TaskName, Record | None] = {"train": self.train, "evaluate": self.evaluate, "time": self.time}
-        return {task: record for task, record in records.items() if record}
+        return {task: record for task in RECORDS if (record := getattr(self, task))}
 
     def fit(self, spec: RunSpec) -> bool:
         """Return whether all records come from this specification."""
         return all(record.digest == spec.digest(task) for task, record in self.tasks.items())
 
 
-def read_records(folder: Path, spec: RunSpec) -> RunRecords:
+def read_records(results: Path, spec: RunSpec) -> RunRecords:
     """Read the usable records of one run, and the problems of the others."""
+    paths = Paths(results, spec)
     records: dict[TaskName, Any] = {}
     problems: dict[TaskName, str] = {}
     for task in spec.tasks:
         try:
-            records[task] = _read_record(folder / f"{task}.json", task, spec)
+            records[task] = _read_record(paths.record(task), task, spec)
         except BrokenRecord as error:
             problems[task] = str(error)
     if trained := records.get("train"):

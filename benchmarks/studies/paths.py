@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.studies.runs import RunSpec, TaskName
 
 WEIGHTS = "weights.safetensors"
+SPEC = "spec.json"  # the specification of a run, beside its records, its final weights and the logs of its ranks
 AT_STAGE = "default@"  # no decoding of a study can have a name like this
 COLLECTED = "collect.json"  # the gathered records of a study's runs
 LOG = "log.jsonl"  # of a run: one line of JSON per event of its training

@@ -272,6 +272,12 @@ class Study(Strict):
         return next((other.home(run) for other in self._others if run in other.sources.values()), self)
 
     @cached_property
+    def timings(self) -> dict[str, TimingSpec]:
+        """How the runs of this study and of those that it shares runs with are timed, by the study that times them."""
+        homes = (self, *map(self.home, self.sources.values()))
+        return {home.name: home.timing for home in homes if home.timing}
+
+    @cached_property
     def _others(self) -> tuple[Study, ...]:
         reading = _READING.get()
         folder = reading[-1].parent if reading else Path()
@@ -312,7 +318,7 @@ class Study(Strict):
         otherwise."""
         first = self.rows[0]
         base, options = self.options_of(block, first).model_dump(), dict[str, None]()
-        for row in self.rows[1:]:
+        for row in self.rows_of(block):
             own = self.options_of(block, row).model_dump()
             changed = {key: value for key, value in own.items() if value != base.get(key)}
             if not self._trained_alike(row, first) or len(changed) != 1:
@@ -350,6 +356,11 @@ def study_path(name: str) -> Path:
     return path
 
 
+def names_study(name: str) -> bool:
+    """Return whether a name is that of a study that comes with the suite, or of a study's file."""
+    return name in shipped() or name.endswith(SUFFIXES)
+
+
 def shipped() -> list[str]:
     """Return the names of the studies that come with the suite."""
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
@@ -378,15 +389,11 @@ def study_of_folder(folder: Path, named: str | None) -> Study:
     name = folder.resolve().name
     if not folder.is_dir():
         raise StudyError(f"there is no folder {folder}: name that of a study's results")
-    if named is None and name not in shipped() and (folder / COLLECTED).is_file():
-        raise StudyError(
-            f"{folder} is not named like a study of the suite: say with --study FILE whose results these are"
-        )
     if named is None and name not in shipped():
         example = min(folder.glob(f"*/{COLLECTED}"), default=folder / "smoke" / COLLECTED).parent
+        other = "" if (folder / COLLECTED).is_file() else f"name one study's folder, e.g. {example}, or "
         raise StudyError(
-            f"{folder} is not named like a study of the suite: name one study's folder, e.g. {example}, or say with "
-            "--study whose results these are"
+            f"{folder} is not named like a study of the suite: {other}say with --study FILE whose results these are"
         )
     study = load_study(named or name)
     if study.name != name:

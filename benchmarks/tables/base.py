@@ -102,7 +102,7 @@ class TableBuilder(ABC):
     @cached_property
     def summary(self) -> Summary:
         """The numbers of the decodings that the table shows."""
-        return summarise(self.records, "default", *self.decodings())
+        return summarise(self.records, *self.decoding_names)
 
     @classmethod
     def shows(cls, spec: DecodingSpec) -> bool:
@@ -137,7 +137,7 @@ class TableBuilder(ABC):
     def about_own_decodings(self) -> Iterator[str]:
         """Yield a legend text for each decoding of a table that a row has in another way."""
         for row in self.study.rows:
-            for name in ("default", *self.decodings()):
+            for name in self.decoding_names:
                 if name in row.decodings:
                     yield f"{self.study.row_titles[row.id]}, in its own way: {described(name, row.decodings[name])}"
 
@@ -255,6 +255,10 @@ class TableBuilder(ABC):
     def decodings(self) -> dict[str, DecodingSpec]:
         shown = self.study.evaluation.decodings.items()
         return {name: spec for name, spec in shown if name != "default" and self.shows(spec)}
+
+    @property
+    def decoding_names(self) -> tuple[str, ...]:
+        return "default", *self.decodings()
 
     def line(self, block: Block, row: Row, test: str | None = None) -> dict[str, Any]:
         """Return the line of a row's default decoding on a test set of its block (default: the first). Every row of a

@@ -12,6 +12,7 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import groupby, product
 from pathlib import Path
@@ -84,6 +85,12 @@ def load_claims() -> tuple[Claim, ...]:
 
 
 @cache
+def _tables() -> set[str]:
+    """Return the names of the paper's own tables. Studies may name one of numbers that stand in other places."""
+    return {cells.partition(" ")[0] for claim in load_claims() for cells in claim.cells}
+
+
+@cache
 def papers_numbers() -> Numbers:
     numbers: Numbers = {}
     for name, table in paper_tables().items():
@@ -136,8 +143,8 @@ class ClaimsTable(TableBuilder):
         results, found = self.records.results, []
         for name in shipped():
             if name == self.study.name:
-                found += [self.records] if self.study.paper else []
-            elif (results / name / COLLECTED).is_file() and (study := load_study(name)).paper:
+                found += [self.records] if self.study.paper in _tables() else []
+            elif (results / name / COLLECTED).is_file() and (study := load_study(name)).paper in _tables():
                 try:
                     found.append(load_collected(study, results))
                 except BrokenRecord as error:
@@ -149,14 +156,17 @@ class ClaimsTable(TableBuilder):
         return claim_lines([_trained(self.collected), *_timed(self.records.results)])
 
     def document(self, footer: dict[str, str]) -> Document:
-        footers = footer if self.study.paper else {}  # the setting of another study is none of these numbers'
-        return super().document(footers | {f"Ours, {one.study.name}": in_short(one) for one in self.collected})
+        # The setting of another study is none of these numbers'
+        footers = footer if self.study.paper in _tables() else {}
+        made = super().document(footers | {f"Ours, {one.study.name}": in_short(one) for one in self.collected})
+        return replace(made, notes=())  # they are in the legend, as no cell refers to them
 
     def grids(self) -> list[Grid]:
         return [claims_grid(self.lines)]
 
     def legend(self) -> Iterator[str]:
         yield LEGEND
+        yield from self.notes
 
     @property
     def frame(self) -> pd.DataFrame:

@@ -16,8 +16,6 @@ MEANINGS = {
     "exchanged": "each question is answered with the latents of another question of its batch",
     "mean": "each question is answered with the mean of its batch's latents",
 }
-
-
 EARLIER = """Answered by release 0.2, as are means beside it: latents were exchanged while they were computed, so that
 later ones are of no question; MarCos spoke another question's last neurons"""
 
@@ -32,15 +30,11 @@ class DecodingTable(TableBuilder):
         return spec.thoughts == "own"
 
     def grids(self) -> list[Grid]:
-        columns = [Column(f"{decoding_heading(name)} (%)") for name in self._names]
+        columns = [Column(f"{decoding_heading(name)} (%)") for name in self.decoding_names]
         return [Grid(self.title, columns, self.by_test(self._lines)), self.questions()]
 
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return "default", *self.decodings()
-
     def _lines(self, block: Block, row: Row, test: str) -> Iterator[Line]:
-        cells = [self._accuracy(block, row, decoding, test) for decoding in self._names]
+        cells = [self._accuracy(block, row, decoding, test) for decoding in self.decoding_names]
         yield Line(self.row_title(self.line(block, row, test)), cells, row.indent)
 
     def _accuracy(self, block: Block, row: Row, decoding: str, test: str) -> Cell:
@@ -50,9 +44,9 @@ class DecodingTable(TableBuilder):
         return self.score(line, line["decoding_spread"], " (1 seed)" if line["stochastic"] is True else " (det.)")
 
     def legend(self) -> Iterator[str]:
-        if len(self._names) == 1:
+        if len(self.decoding_names) == 1:
             yield "This study has one decoding only; further ones named in `evaluation.decodings` appear here."
-        for name in self._names:
+        for name in self.decoding_names:
             yield described(name, self.study.evaluation.decodings[name])
         yield from self.about_own_decodings()
         seeds = len(self.study.seeds)

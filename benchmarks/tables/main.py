@@ -96,7 +96,7 @@ class MainTable(TableBuilder):
         paper = self.paper
         known = self.summary.lines["train_epoch_seconds"].dropna().tolist()
         name, unit = ("h", HOUR) if paper or max(known, default=0.0) >= HOUR else ("s", 1.0)
-        limit = next((timing.questions for timing in self._timings.values()), None)
+        limit = next((timing.questions for timing in self.study.timings.values()), None)
         test_column = f"Test of {limit} (s)" if limit else "Test (s)"
         columns = [Column(f"Train ({name})")]
         for test in self.test_names:
@@ -290,20 +290,14 @@ class MainTable(TableBuilder):
             beside the row of its machine where it was fastest, so that their Train and Test may be too long:
             {", ".join(slow)}."""
 
-    @cached_property
-    def _timings(self) -> dict[str, TimingSpec]:
-        """How runs that are shown were timed, by the study that timed them: this one, and those that it shares."""
-        homes = (self.study, *map(self.study.home, self.study.sources.values()))
-        return {home.name: home.timing for home in homes if home.timing}
-
     def _times(self) -> Iterable[str]:
         """Explain the columns of times, or say that nothing is timed."""
         if self.study.timing is None:
-            theirs = " and ".join(self._timings)
+            theirs = " and ".join(self.study.timings)
             there = f" Times and training FLOPs are those of rows that are runs of {theirs}." if theirs else ""
             yield f"Nothing is timed in this study.{there}"
-        yield from dict.fromkeys(map(_about_test, self._timings.values()))
-        if self._timings and len(self.study.seeds) > 1:
+        yield from dict.fromkeys(map(_about_test, self.study.timings.values()))
+        if self.study.timings and len(self.study.seeds) > 1:
             yield "Times and costs are means over the trainings that have them."
 
 

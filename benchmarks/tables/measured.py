@@ -128,10 +128,8 @@ def _ratio(theirs: float | None, ours: float | None) -> float | None:
 
 def _document(study: Study, lines: list[dict[str, Any]], records: list[dict[str, Any]]) -> Document:
     tests = [name for name in study.evaluation.tests if any(name in record["tests"] for record in records)]
-    columns = [
-        Column(name) for name in ("Params", "Step (s)", "Tokens/s", "MFU (%)", "Peak (GB)", "Epoch (s)", "GPU-h")
-    ]
-    columns += [Column("Paper's GPU-h"), Column("Ratio")]
+    costs = ("Params", "Step (s)", "Tokens/s", "MFU (%)", "Peak (GB)", "Epoch (s)", "GPU-h", "Paper's GPU-h", "Ratio")
+    columns = [*map(Column, costs)]
     further = [key for key in FURTHER if any(test + key in line for test in tests for line in lines)]
     names = ("Test (s)", "Paper's (s)", "Ratio", *(FURTHER[key] for key in further))
     columns += [Column(name, test) for test in tests for name in names]

@@ -99,7 +99,7 @@ class SyntheticTable(TableBuilder):
         """Return the line of a row's first evaluated decoding that draws (or does not), or None; if none has been
         evaluated, the line of the first one, which says why."""
         (test,) = self.study.tests_of(block)
-        lines = [self.summary.line(block.id, row.id, name, test) for name in ("default", *self.decodings())]
+        lines = [self.summary.line(block.id, row.id, name, test) for name in self.decoding_names]
         scored = [line for line in lines if line is not None and pd.notna(line["accuracy"])]
         if not scored:
             return next((line for line in lines if line is not None), None)
@@ -135,7 +135,7 @@ class SyntheticTable(TableBuilder):
 
     def _detail_lines(self, block: Block, row: Row) -> Iterable[Line]:
         (test,) = self.study.tests_of(block)
-        for name in ("default", *self.decodings()):
+        for name in self.decoding_names:
             line = self.summary.line(block.id, row.id, name, test)
             if line is None or pd.isna(line["accuracy"]):
                 continue

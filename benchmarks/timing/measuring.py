@@ -24,7 +24,7 @@ from benchmarks.budgets import budget_of, curriculum
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, open_corpus, prepare
 from benchmarks.data.corpus import open_solutions, spread_over
-from benchmarks.engine import Ranks, build_engine, deterministic
+from benchmarks.engine import ALONE, Ranks, build_engine, deterministic
 from benchmarks.engine.adapters import add_adapters
 from benchmarks.engine.ranks import join
 from benchmarks.environment import environment, with_hardware
@@ -159,7 +159,7 @@ def override_settings(run: RunSpec, settings: Mapping[str, Any]) -> RunSpec:
 def one_rank(engine: EngineSpec) -> Iterator[Ranks]:
     """Make this process the only rank of an engine, inside the block."""
     if engine.kind == "process":
-        yield Ranks()
+        yield ALONE
         return
     alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": free_port()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in alone.items()}}

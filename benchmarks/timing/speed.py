@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.console import Progress
 from benchmarks.data import Corpus, epoch_batches, load_tokenizer, open_corpus, prepare, vocabulary
-from benchmarks.engine import PlaceInPhase, Ranks, build_engine, deterministic, pick_device
+from benchmarks.engine import ALONE, PlaceInPhase, build_engine, deterministic, pick_device
 from benchmarks.engine.device import synchronize
 from benchmarks.environment import environment, with_hardware
 from benchmarks.evaluation.inference import batches_by_length
@@ -235,7 +235,7 @@ def _ours(
     method.lm.load_state_dict(first)
     method.to(pick_device()).train()
     stage = method.stages(Budget(1.0, len(batches)))[0]
-    engine = build_engine(method, stage, training, EngineSpec(), PlaceInPhase(0, len(batches)), Ranks())
+    engine = build_engine(method, stage, training, EngineSpec(), PlaceInPhase(0, len(batches)), ALONE)
     data = StageLoader(method, corpus, stage, 0)
     _, seconds = timed(method.device, partial(take, engine, data, batches))
     return seconds, _weights(method.lm)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from benchmarks.console import Progress
 from benchmarks.data import load_tokenizer, prepare, vocabulary
-from benchmarks.engine import PlaceInPhase, Ranks, build_engine, deterministic, pick_device
+from benchmarks.engine import ALONE, PlaceInPhase, build_engine, deterministic, pick_device
 from benchmarks.engine.base import MOMENTS
 from benchmarks.engine.device import OutOfMemory
 from benchmarks.environment import environment, with_hardware
@@ -35,15 +35,24 @@ from methods.errors import InputError
 from methods.generation import Decoding
 from methods.registry import available, build
 
-# Sizes of each axis: examples at a time, tokens of their questions, thoughts as the method's `thoughts_option` counts
-# them, and multiples of the study's width
-AXES: dict[str, tuple[float, ...]] = {
+
+class Size(NamedTuple):
+    """What a method is measured at: examples at a time, tokens of their questions, thoughts as the method's
+    `thoughts_option` counts them (None: as many as the study's), and a multiple of the study's width."""
+
+    batch: int = 32
+    question: int = 64
+    thoughts: int | None = None
+    width: int = 1
+
+
+AXES: dict[str, tuple[int, ...]] = {
     "batch": (8, 32, 128),
     "question": (16, 64, 256),
     "thoughts": (1, 2, 4, 8),
     "width": (1, 2, 4),
 }
-BASE: dict[str, float | None] = {"batch": 32, "question": 64, "thoughts": None, "width": 1}  # None: the study's own
+BASE = Size()
 STEPS, STEP_TOKENS, ANSWER_TOKENS = 3, 8, 4  # of every example
 COSTS = ("step_seconds", "step_bytes", "answer_seconds", "answer_bytes")
 
@@ -62,7 +71,7 @@ def sweep(study: Study, results: Path, repeats: int) -> Iterator[dict[str, Any]]
     record: dict[str, Any] = {
         "study": study.name,
         "block": block.id,
-        "base": BASE,
+        "base": BASE._asdict(),
         "layers": backbones[1].config.num_hidden_layers,
         "widths": {str(width): backbone.hidden_size for width, backbone in backbones.items()},
         "example": {"steps": STEPS, "step_tokens": STEP_TOKENS, "answer_tokens": ANSWER_TOKENS},
@@ -76,28 +85,28 @@ def sweep(study: Study, results: Path, repeats: int) -> Iterator[dict[str, Any]]
         for name, method in available().items():
             for size in sizes[name]:
                 options = options_in(study, block, name)
-                if method.thoughts_option and size["thoughts"]:
-                    options = set_path(options, method.thoughts_option, int(size["thoughts"]))
-                setup = Setup(backbones[size["width"] or 1], words)
-                examples = random_examples(int(size["batch"] or 1), int(size["question"] or 1), words.size)
+                if method.thoughts_option and size.thoughts:
+                    options = set_path(options, method.thoughts_option, size.thoughts)
+                setup = Setup(backbones[size.width], words)
+                examples = random_examples(size.batch, size.question, words.size)
                 costs = _costs(name, options, setup, examples, study.training, engine, repeats)
-                record["points"].append({"method": name, **size, **costs})
+                record["points"].append({"method": name, **size._asdict(), **costs})
                 missing = " and ".join(part for part in ("step", "answer") if costs[f"{part}_seconds"] is None)
                 if missing:
-                    departs = [f"{axis} {value:g}" for axis, value in size.items() if value and value != BASE[axis]]
+                    other = size._asdict().items() - BASE._asdict().items()
+                    departs = [f"{axis} {value}" for axis, value in other]
                     record["left_out"].append(f"{method.title}: {missing}, {', '.join(departs) or 'at the base'}")
                 progress.advance(note=name)
             yield record | {"environment": with_hardware(made)}
 
 
-def sizes_of(thoughts_option: str | None) -> list[dict[str, float | None]]:
+def sizes_of(thoughts_option: str | None) -> list[Size]:
     """Return the sizes that a method is measured at: the base, and each axis's sizes with all else at the base."""
     axes = {axis: sizes for axis, sizes in AXES.items() if axis != "thoughts" or thoughts_option}
-    found = [BASE, *(BASE | {axis: size} for axis, sizes in axes.items() for size in sizes)]
-    return [size for at, size in enumerate(found) if size not in found[:at]]
+    return list(dict.fromkeys([BASE, *(BASE._replace(**{axis: at}) for axis, sizes in axes.items() for at in sizes)]))
 
 
-def scaled(spec: BackboneSpec, tokens: int, width: float) -> Backbone:
+def scaled(spec: BackboneSpec, tokens: int, width: int) -> Backbone:
     """Return the backbone with weights that are drawn, so many times as wide. A checkpoint's configuration is not
     looked at: the one that the study names stands in for it."""
     if spec.pretrained and "name" not in spec.model_fields_set:
@@ -105,7 +114,7 @@ def scaled(spec: BackboneSpec, tokens: int, width: float) -> Backbone:
     own = load_backbone(spec.name, tokens, overrides=spec.overrides).config
     sizes = {name: getattr(own, name, None) for name in ("hidden_size", "intermediate_size")}
     return load_backbone(
-        spec.name, tokens, overrides=spec.overrides | {name: int(width * size) for name, size in sizes.items() if size}
+        spec.name, tokens, overrides=spec.overrides | {name: width * size for name, size in sizes.items() if size}
     )
 
 
@@ -168,7 +177,7 @@ def _step(
     stage = [stage for stage in method.stages(Budget(1.0, 100)) if not stage.cached][-1]
     context = Context(stage, epoch=0, step=0, seed=0)
     batch = method.collate(examples, context).to(method.device)
-    made = build_engine(method.train(), stage, training, engine, PlaceInPhase(before=0, steps=1), Ranks())
+    made = build_engine(method.train(), stage, training, engine, PlaceInPhase(before=0, steps=1), ALONE)
 
     def step() -> None:
         losses = made.forward(batch, context).losses

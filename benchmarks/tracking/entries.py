@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 KINDS = {"step": "train", "validation": "validation"}  # by kind of log line: the prefix of its metrics
 DIGEST = "record_digest"  # a tag of runs that are complete: the digest of what their numbers are from
+SUPERSEDED = "superseded_by"  # a tag of runs that an import deleted: the id of the run in their place
 KEY = "training_key"  # a tag of runs that were recorded while they trained: what their weights depend on
 OF_TRAININGS = {"id", "seed", "starts_from", "starts_at"}  # settings in which the trainings of a row differ
 FINISHING = 60.0  # seconds that a recorder has after its training

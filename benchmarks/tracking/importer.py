@@ -148,7 +148,8 @@ class _Importer:
         self.client, self.experiment, self.records, self.origin = client, experiment, records, origin
         self.study, self.frame = records.study, to_frame(records)
         self.known = find_runs(client, [experiment], "")
-        self.deleted = find_runs(client, [experiment], "", deleted=True)
+        deleted = find_runs(client, [experiment], "", deleted=True)
+        self.deleted = [run for run in deleted if entries.SUPERSEDED not in run.data.tags]  # by users
         self.anew: list[Run] = []  # runs that were deleted, and are imported once more
 
     def import_runs(self) -> dict[str, str]:
@@ -216,13 +217,18 @@ class _Importer:
         found = self._unfinished("run", id, params, records.train.key) if records.train else None
         run = self._open(found, settings, "run", start, tags)
         points = entries.points_of(self.client, found) if found else set()
-        missing = [point for point in _logged(paths.log, start) if (point.key, point.step) not in points]
+        missing = [point for point in self._logged(id, start) if (point.key, point.step) not in points]
         results = entries.metrics(run_results(self.frame, id), end, 0)
         entries.log_metrics(self.client, run, [*missing, *results, *self._by_stage(id, end)])
         for path, folder in files:
             self.client.log_artifact(run, str(path), folder)
         self._finish(run, end, digest)
         return run
+
+    def _logged(self, id: str, start: int) -> Iterator[Metric]:
+        """Yield the numbers of a run's log, step by step."""
+        for line in self.records.log(id):
+            yield from entries.metrics_of(line, start + int(1000 * line.get("seconds", 0)))
 
     def _made(self, id: str) -> tuple[dict[str, Any], int, int]:
         """Return where a run was trained, and when that began and ended (milliseconds)."""
@@ -276,6 +282,7 @@ class _Importer:
             name = tags.get("run", "")
             if name in kept:
                 if run.info.run_id != kept[name]:
+                    self.client.set_tag(run.info.run_id, entries.SUPERSEDED, kept[name])
                     self.client.delete_run(run.info.run_id)
             elif tags["kind"] == "run" and run.info.status == "RUNNING":
                 entries.mark_killed(self.client, run)
@@ -322,19 +329,6 @@ def _files(paths: Paths, records: RunRecords) -> Iterator[tuple[Path, str | None
         if not path.is_file():
             raise BrokenRecord(f"{path} does not exist, and is in the collected records: run `{task}`, then `collect`")
         yield path, folder
-
-
-def _logged(path: Path, start: int) -> Iterator[Metric]:
-    """Yield the numbers of a run's log, step by step, if there is a log. Raise :class:`BrokenRecord` on broken JSON."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            entry = json.loads(line)  # a loss may be NaN, which `parse_json` refuses
-        except json.JSONDecodeError as error:
-            raise BrokenRecord(
-                f"{path}, line {number}: broken JSON ({error.msg}): remove the folder, and train this run again"
-            ) from error
-        yield from entries.metrics_of(entry, start + int(1000 * entry.get("seconds", 0)))
 
 
 def _milliseconds(time: str) -> int:

@@ -79,7 +79,6 @@ def connect(results: Path) -> MlflowClient:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    results.mkdir(parents=True, exist_ok=True)
     return MlflowClient(tracking_uri(results))
 
 

@@ -93,7 +93,6 @@ class TrainState:
     validation: dict[str, float] = field(default_factory=dict)  # loss terms of the weights selected so far in the stage
     standing: list[str] = field(default_factory=list)  # warnings about these weights
     dead_latents: bool = False  # of these weights
-    terms: dict[str, float] = field(default_factory=dict)  # loss terms of the last step
 
     def end_stage(self, stage: Stage, trainable: int, kept: str | None) -> dict[str, Any]:
         """Append the record of the current stage to ``stages``, and return it. ``trainable`` is the number of trainable
@@ -203,7 +202,7 @@ class Trainer:
                 selects = stage.select_on and state.stage_step % validate_every == 0
                 if selects or state.stage_step == steps:
                     self._validate(stage, engine, held_out)
-                progress.advance(note=f"loss {sum(state.terms.values()):.3g}")
+                progress.advance(note=f"loss {sum(sums.terms().values()):.3g}")
                 if state.stage_step < steps and self._agreed_to_save():
                     self._checkpoint(engine)
         following = self.stages[state.stage + 1 : state.stage + 2]
@@ -246,7 +245,6 @@ class Trainer:
     def _after_step(self, engine: Engine, sums: Sums, seconds: float) -> None:
         state = self.state
         self.method.after_step(dict(sums.statistics))
-        state.terms = sums.terms()
         state.step += 1
         state.stage_step += 1
         state.updates = engine.updates
@@ -254,7 +252,8 @@ class Trainer:
         state.tokens += sums.tokens
         state.seconds += seconds
         if state.step % self.training.log_every == 0:
-            losses = {"loss": sum(state.terms.values()), **state.terms, **self._metrics(sums), **sums.norms}
+            terms = sums.terms()
+            losses = {"loss": sum(terms.values()), **terms, **self._metrics(sums), **sums.norms}
             place = {"learning_rate": engine.learning_rate(state.stage_step - 1), "tokens": state.tokens}
             self._log("step", losses | place | {"seconds": round(state.seconds, 3)})
 

@@ -26,7 +26,7 @@ from benchmarks.records.provenance import kernels_of, outdated_scorers
 from benchmarks.records.results import StudyRecords, read_collected, to_frame
 from benchmarks.records.schema import EvaluateRecord, Record, parsed
 from benchmarks.scoring.scorers import scorer_of
-from benchmarks.studies.paths import COLLECTED, Paths
+from benchmarks.studies.paths import COLLECTED, SPEC, Paths
 from benchmarks.studies.runs import RunSpec, TaskName, settings_digest
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.studies.study import Study
@@ -34,7 +34,6 @@ from benchmarks.tables.render import rendered
 from benchmarks.verification.rescoring import changed_value, wrong_answers
 from methods.registry import get_method
 
-SPEC = "spec.json"
 NUMBER = re.compile(r"[-+]?\d[\d.,e+-]*")
 SPAN = re.compile(r"\\multicolumn\{\d+\}")
 WORDS = ("legend", "notes")  # parts of a table that are compared in the rendered text

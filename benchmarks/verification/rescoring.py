@@ -87,18 +87,10 @@ def _texts(test: str, form: Form) -> dict[str, str]:
 
 def _means(place: str, frame: pd.DataFrame, recorded: dict[str, Any]) -> Iterator[str]:
     for key, found in means(frame).items():
-        old, values = _listed(recorded[key]), _listed(found)
-        if len(old) != len(values) or any(abs(a - b) > CLOSE for a, b in zip(old, values, strict=True)):
-            yield f"{place}: `{key}` is recorded as {old} and comes out as {values}"
+        if not _same(recorded[key], found):
+            yield f"{place}: `{key}` is recorded as {recorded[key]} and comes out as {found}"
     if changed := changed_value(recorded["draws"], draw_statistics(frame)):
         yield f"{place}: `draws`: {changed}"
-
-
-def _listed(value: list[float] | float | None) -> list[float]:
-    """Return a score as a list: one number per decoding seed, a single number, or none."""
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]
 
 
 def changed_value(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
@@ -114,6 +106,8 @@ def changed_value(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE) or (math.isnan(a) and math.isnan(b))
     return a == b

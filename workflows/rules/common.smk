@@ -132,8 +132,9 @@ def papers_records(wildcards):
     """Return a digest of other records of the paper's studies that the table of claims shows: it makes none of them."""
     if wildcards.table != "claims":
         return ""
-    files = [*Path("results").glob("paper_*/collect.json"), *Path("results/measured").glob("*/runs/paper_*/*/*.json")]
-    others = [file for file in sorted(files) if file.parent.name != wildcards.study]
+    patterns = ("paper_*/collect.json", "*/table_paper_*.json", "measured/*/table_paper_*.json")
+    files = sorted(file for pattern in patterns for file in Path("results").glob(pattern))
+    others = [file for file in files if file.parent.name != wildcards.study]
     return digest(*(f"{file} {sha256(file)}" for file in others))
 
 
