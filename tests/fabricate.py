@@ -275,8 +275,13 @@ def fabricate_analysis(spec: RunSpec, results: Path) -> None:
     samples = [(*question, step) for question in questions for step in (1, 2)]
     latents = pd.DataFrame(samples, columns=["test", "id", "step"]).assign(values=list(values))
     frames = {"latents": latents, "interventions": _outputs(questions), "samples": _samples(questions)}
-    steering = [("alpha", i, 1, digit, i != 0, True) for i in range(20) for digit in range(10)]
-    frames["steering"] = pd.DataFrame(steering, columns=["test", "id", "step", "digit", "obeyed", "followed"])
+    steering = [
+        ("alpha", i, 1, digit, by, i >= missed, True)
+        for by, missed in (("dimension", 1), ("code", 2))
+        for i in range(20)
+        for digit in range(10)
+    ]
+    frames["steering"] = pd.DataFrame(steering, columns=["test", "id", "step", "digit", "by", "obeyed", "followed"])
     means = [(digit, dim, float(dim == digit + 3)) for digit in range(10) for dim in range(30)]
     frames["encoding"] = pd.DataFrame(means, columns=["digit", "dim", "mean"])
     shares = [(1, "draw", 0.75), (1, "question", 0.25), (2, "draw", 0.5)]

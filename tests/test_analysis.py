@@ -197,18 +197,27 @@ class Obeying:
         return Responses([steps] * len(questions), np.zeros(len(questions)), {})
 
 
-def test_steering_sets_one_dimension_alone_in_one_step() -> None:
+def test_steering_sets_one_dimension_or_a_whole_code_in_one_step() -> None:
+    """Digit 6 has no dimension of its own, and digit 9 was never drawn."""
     test = TestSet("rs_n2_k3", ["a"], ["1 2"], [[0]], ["1"], [2], [False])
-    dims = [2 * digit + 1 if digit != 6 else None for digit in range(10)]
-    encoded = Encoding(np.zeros((10, 24)), dims, [None if dim is None else 0.8 for dim in dims], [1.0] * 10)
+    dims = [2 * digit + 1 if digit not in (6, 9) else None for digit in range(10)]
+    matrix = np.zeros((10, 24))
+    matrix[range(10), range(1, 20, 2)] = 0.7
+    matrix[2, 8], matrix[9] = 0.1, np.nan
+    encoded = Encoding(matrix, dims, [None if dim is None else 0.8 for dim in dims], [1.0] * 10)
     model = Obeying()
     frame = steer(cast(TrainedModel, model), test, encoded, steps=3)
     rest = tuple(dim for dim in range(24) if dim != 5)
-    assert model.given[2] == (Intervention(rest, 0.0, 1), Intervention((5,), 0.8, 1))
-    assert model.given[11] == (Intervention(rest, 0.0, 2), Intervention((5,), 0.8, 2))
-    assert list(frame["digit"]) == [0, 1, 2, 3, 4, 5, 7, 8, 9] * 2 and list(frame["step"]) == [1] * 9 + [2] * 9
-    assert all(frame.loc[frame["step"] == 1, "obeyed"]) and all(frame["followed"])
-    assert list(frame.loc[(frame["step"] == 2) & frame["obeyed"], "digit"]) == [3]
+    of_code = tuple(dim for dim in rest if dim != 8)
+    for first, step in ((4, 1), (21, 2)):
+        assert model.given[first] == (Intervention(rest, 0.0, step), Intervention((5,), 0.8, step))
+        whole = Intervention(of_code, 0.0, step), Intervention((5,), 0.7, step), Intervention((8,), 0.1, step)
+        assert model.given[first + 1] == whole
+    by_dimension, by_code = (frame.loc[frame["by"] == by] for by in ("dimension", "code"))
+    assert list(by_dimension["digit"]) == [0, 1, 2, 3, 4, 5, 7, 8] * 2 and list(by_code["digit"]) == [*range(9)] * 2
+    for steered in (by_dimension, by_code):
+        assert all(steered.loc[steered["step"] == 1, "obeyed"]) and all(steered["followed"])
+        assert list(steered.loc[(steered["step"] == 2) & steered["obeyed"], "digit"]) == [3]
 
 
 def test_effects_are_against_what_is_said_unsteered() -> None:

@@ -188,7 +188,9 @@ def test_digits_are_learned_from_validation_steps_and_steered(
     assert encoded is not None and encoded.test == "rs_n2_k3"
     owned = [digit for digit, dim in enumerate(encoded.dims) if dim is not None]
     assert owned and all(encoded.dims[digit] == 2 * (digit % 8) for digit in owned)
-    assert len(steering) == 2 * len(owned) * 3 and sorted(set(steering["digit"])) == owned
+    own, code = (steering.loc[steering["by"] == by] for by in ("dimension", "code"))
+    assert len(own) == 2 * len(owned) * 3 and sorted(set(own["digit"])) == owned
+    assert len(code) == 2 * 10 * 3 and set(code["digit"]) == {*range(10)}
     assert max(analysis.frame("encoding")["mean"].dropna()) == pytest.approx(0.7)
     assert encoded.digit_dimensions == [encoded.dims[digit] for digit in owned]
     assert encoded.explained["digit"] == pytest.approx([1.0, 1.0])

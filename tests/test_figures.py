@@ -269,6 +269,7 @@ def test_steering_accuracy(files: dict[Figure, dict[str, Path]]) -> None:
     text = files[Figure.encoding]["md"].read_text(encoding="utf-8")
     assert "10 of 10 digits have a dimension of their own" in text
     assert "Steering accuracy: 95.0 %, steered over 10 of 10 digits" in " ".join(text.split())
+    assert "Steering accuracy by whole codes: 90.0 %, steered over 10 of 10 digits" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("steered", [True, False])

@@ -8,7 +8,7 @@ step (paper, section on synthetic tasks).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -168,33 +168,37 @@ def encoding(latents: np.ndarray, digits: np.ndarray, active_above: float) -> En
 
 
 def steer(model: TrainedModel, test: TestSet, encoded: Encoding, steps: int) -> pd.DataFrame:
-    """Steer each step towards each digit that has a dimension. Return one row per question, step and digit: whether the
-    step adds that digit (``obeyed``), and whether everything after it is consistent with it (``followed``)."""
+    """Steer each step towards each digit, by the dimension that it has to itself, if any, and by its whole code: the
+    mean of R over the steps that drew it. Return one row per question, step, digit and way (``by``): whether the step
+    adds that digit (``obeyed``), and whether everything after it is consistent with it (``followed``)."""
     frames = []
     for step in range(1, steps):
-        for digit, (dim, value) in enumerate(zip(encoded.dims, encoded.values, strict=True)):
-            if dim is None or value is None:
-                continue
-            by_hand = only_dimension(dim, value, step, encoded)
-            responses = model.generate(test.questions, replace(model.decoding, interventions=by_hand))
-            digits = drawn_digits(test, responses)
-            frames.append(
-                pd.DataFrame(
-                    {
-                        "test": test.name,
-                        "id": test.ids,
-                        "step": step,
-                        "digit": digit,
-                        "obeyed": digits[:, step - 1] == digit,
-                        "followed": [consistent_after(lines, step) for lines in responses.steps],
-                    }
+        for digit, (dim, value, code) in enumerate(zip(encoded.dims, encoded.values, encoded.matrix, strict=True)):
+            ways = {}
+            if dim is not None and value is not None:
+                ways["dimension"] = only({dim: value}, len(code), step)
+            if not np.isnan(code).any():
+                ways["code"] = only({int(on): float(code[on]) for on in np.flatnonzero(code)}, len(code), step)
+            for by, interventions in ways.items():
+                responses = model.generate(test.questions, replace(model.decoding, interventions=interventions))
+                frames.append(
+                    pd.DataFrame(
+                        {
+                            "test": test.name,
+                            "id": test.ids,
+                            "step": step,
+                            "digit": digit,
+                            "by": by,
+                            "obeyed": drawn_digits(test, responses)[:, step - 1] == digit,
+                            "followed": [consistent_after(lines, step) for lines in responses.steps],
+                        }
+                    )
                 )
-            )
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def only_dimension(dim: int, value: float, step: int, encoded: Encoding) -> tuple[Intervention, Intervention]:
-    """Return interventions that set one dimension to its value and all others to 0, so that
-    nothing predicted for the step is left."""
-    others = tuple(other for other in range(encoded.matrix.shape[1]) if other != dim)
-    return Intervention(others, 0.0, step), Intervention((dim,), value, step)
+def only(values: Mapping[int, float], size: int, step: int) -> tuple[Intervention, ...]:
+    """Return interventions that set some of ``size`` dimensions to their values, and all others to 0, so that nothing
+    predicted for the step is left."""
+    others = tuple(dim for dim in range(size) if dim not in values)
+    return Intervention(others, 0.0, step), *(Intervention((dim,), value, step) for dim, value in values.items())

@@ -169,9 +169,9 @@ def _digits(
     test: TestSet,
     frames: dict[str, pd.DataFrame],
 ) -> dict[str, Any]:
-    """Find out which dimension stands for which digit of Random Summation, and whether setting it steers. Return the
-    result for the record, and add the frame ``encoding`` to ``frames``, and ``steering`` if some digit has a dimension
-    of its own. Validation data tell the dimensions: predicted latents are a blur of all ten."""
+    """Find out which dimension stands for which digit of Random Summation, and whether setting it, or the digit's whole
+    code, steers. Return the result for the record, and add the frame ``encoding`` to ``frames``, and ``steering`` if
+    some digit has a code. Validation data tell the dimensions: predicted latents are a blur of all ten."""
     text = partial(decode, model.tokenizer)
     digits = digits_of(examples, references(model, examples), text)
     explained = {
@@ -181,8 +181,7 @@ def _digits(
     encoded = encoding(latents, digits, model.spec.analysis.active_above)
     lines = [(digit, dim, float(value)) for digit, row in enumerate(encoded.matrix) for dim, value in enumerate(row)]
     frames["encoding"] = pd.DataFrame(lines, columns=["digit", "dim", "mean"])
-    steering = steer(model, test, encoded, digits.shape[1] + 1)
-    if len(steering):
-        frames["steering"] = steering
+    if (encoded.matrix > model.spec.analysis.active_above).any():
+        frames["steering"] = steer(model, test, encoded, digits.shape[1] + 1)
     found = {"dims": encoded.dims, "values": encoded.values, "agreement": encoded.agreement, "explained": explained}
     return {"test": test.name, **found}

@@ -315,18 +315,20 @@ class EncodingFigure(LatentsFigure):
         """Return the numbers of both panels, by ``part``.
 
         * encoding: the mean of R by digit and dimension.
-        * steering: by steered step and digit, the shares of questions whose step obeys, whose later steps follow, and
-          with both.
+        * steering: by way (``by``), steered step and digit, the shares of questions whose step obeys, whose later steps
+          follow, and with both.
         """
         frames = []
         for analysis, _ in self._encoded:
             block = analysis.block.id
             frames.append(analysis.frame("encoding").assign(part="encoding", block=block))
-            if "steering" not in analysis.record.files:  # no digit has a dimension of its own
+            if "steering" not in analysis.record.files:  # no digit can be set by hand
                 continue
             steering = analysis.frame("steering")
             steering["both"] = steering["obeyed"] & steering["followed"]
-            shares = steering.pivot_table(["obeyed", "followed", "both"], ["step", "digit"]).reset_index()
+            if "by" not in steering:  # of release 0.2
+                steering["by"] = "dimension"
+            shares = steering.pivot_table(["obeyed", "followed", "both"], ["by", "step", "digit"]).reset_index()
             frames.append(shares.assign(part="steering", block=block, n=len(steering) // len(shares)))
         return pd.concat(frames, ignore_index=True)
 
@@ -349,7 +351,12 @@ class EncodingFigure(LatentsFigure):
             steps = sorted(steering["step"].unique())
             for at, step in enumerate(steps):
                 lines, label = steering.loc[steering["step"] == step], f"step {int(step)}"
-                bars(right, lines["digit"], 100 * lines["both"], at, len(steps), color=colour(at), label=label)
+                own, code = (lines.loc[lines["by"] == by] for by in ("dimension", "code"))
+                if len(own):
+                    bars(right, own["digit"], 100 * own["both"], at, len(steps), color=colour(at), label=label)
+                if len(code):
+                    look = {**look_of(at), "linestyle": "none", "markeredgecolor": "black"}
+                    right.plot(code["digit"], 100 * code["both"], label=f"{label}, whole code", **look)
             without = [digit for digit, dim in enumerate(encoded.dims) if dim is None]
             hatching: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "linewidth": 0}
             if without:
@@ -358,7 +365,7 @@ class EncodingFigure(LatentsFigure):
             right.set_xlabel("Digit set by hand")
             right.set_ylabel("Steps and all later ones right (%)")
             right.set_ylim(0, 105)
-            right.legend(ncols=len(steps) + bool(without), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+            right.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
     def caption(self, data: pd.DataFrame) -> Iterable[str]:
         yield f"""Left: mean of R, as training encodes it, over the validation steps that drew each digit, by
@@ -367,8 +374,9 @@ class EncodingFigure(LatentsFigure):
         {self.study.analysis.active_above:g} and it is the largest of all assigned ones in most steps of that digit.
         Right: the steering test. In one step the digit's own dimension is set to that mean and all others to 0, and R
         of all other steps is drawn; the bar is the share of questions in which that step adds this digit and all later
-        steps, the last sum included, follow from it ({self.asked}). Hatched: digits without a dimension of their own,
-        which were not steered; where no digit has one, the right panel is left out."""
+        steps, the last sum included, follow from it ({self.asked}). Hatched: digits without a dimension of their own.
+        Points: the same with the whole of R set to the mean over the steps that drew the digit, where this was asked.
+        If nothing was steered, the panel is left out."""
         for analysis, encoded in self._encoded:
             agreement = [share for share in encoded.agreement if share is not None]
             own = len(encoded.digit_dimensions)
@@ -395,9 +403,17 @@ def steering_accuracy(shares: pd.DataFrame) -> str:
     """Describe the result of the steering test."""
     if shares.empty:
         return "Steering accuracy: none, since no digit can be set by hand."
-    return f"""Steering accuracy: {100 * shares["both"].mean():.1f} %, steered over {shares["digit"].nunique()} of 10
-        digits (the step obeys: {100 * shares["obeyed"].mean():.1f} %; later steps follow:
-        {100 * shares["followed"].mean():.1f} %)."""
+    found = []
+    for by, way in (("dimension", ""), ("code", " by whole codes")):
+        lines = shares.loc[shares["by"] == by]
+        if lines.empty:
+            continue
+        found.append(
+            f"""Steering accuracy{way}: {100 * lines["both"].mean():.1f} %, steered over {lines["digit"].nunique()} of
+            10 digits (the step obeys: {100 * lines["obeyed"].mean():.1f} %; later steps follow:
+            {100 * lines["followed"].mean():.1f} %)."""
+        )
+    return " ".join(found)
 
 
 def shown_dimensions(encoded: EncodingRecord, matrix: pd.DataFrame) -> list[int]:
