@@ -91,9 +91,16 @@ class LatentsFigure(FigureBuilder):
         return textwrap.fill(self.block_title(analysis), 28)
 
 
+def _of(data: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
+    """Return the lines of one analysis. Figures with one for each block name no rows."""
+    lines = data.loc[data["block"] == analysis.block.id]
+    return lines.loc[lines["row"] == analysis.row.id] if "row" in lines else lines
+
+
 def _part(data: pd.DataFrame, analysis: Analysis, part: str) -> pd.DataFrame:
-    """Return the lines of one part of a figure, of the block of an analysis."""
-    return data.loc[(data["block"] == analysis.block.id) & (data["part"] == part)]
+    """Return the lines of one part of a figure, of one analysis."""
+    of = _of(data, analysis)
+    return of.loc[of["part"] == part]
 
 
 class DimensionsFigure(LatentsFigure):
@@ -303,6 +310,7 @@ class EncodingFigure(LatentsFigure):
     """Left: mean of R by digit and dimension. Right: share of steps that obey a digit set by hand."""
 
     topic = "the drawn digit in R"
+    every_row = True
 
     @property
     def _encoded(self) -> list[tuple[Analysis, EncodingRecord]]:
@@ -312,16 +320,18 @@ class EncodingFigure(LatentsFigure):
         return encoded
 
     def data(self) -> pd.DataFrame:
-        """Return the numbers of both panels, by ``part``.
+        """Return the numbers of both panels, by ``part``, block and row.
 
-        * encoding: the mean of R by digit and dimension.
+        * encoding: the mean of R by digit and dimension, of the dimensions that are shown.
         * steering: by way (``by``), steered step and digit, the shares of questions whose step obeys, whose later steps
           follow, and with both.
         """
         frames = []
-        for analysis, _ in self._encoded:
-            block = analysis.block.id
-            frames.append(analysis.frame("encoding").assign(part="encoding", block=block))
+        for analysis, encoded in self._encoded:
+            place = {"block": analysis.block.id, "row": analysis.row.id}
+            means = analysis.frame("encoding")
+            shown = shown_dimensions(encoded, means.pivot(index="digit", columns="dim", values="mean"))
+            frames.append(means.loc[means["dim"].isin(shown)].assign(part="encoding", **place))
             if "steering" not in analysis.record.files:  # no digit can be set by hand
                 continue
             steering = analysis.frame("steering")
@@ -329,11 +339,11 @@ class EncodingFigure(LatentsFigure):
             if "by" not in steering:  # of release 0.2
                 steering["by"] = "dimension"
             shares = steering.pivot_table(["obeyed", "followed", "both"], ["by", "step", "digit"]).reset_index()
-            frames.append(shares.assign(part="steering", block=block, n=len(steering) // len(shares)))
+            frames.append(shares.assign(part="steering", n=len(steering) // len(shares), **place))
         return pd.concat(frames, ignore_index=True)
 
     def draw(self, canvas: Canvas, data: pd.DataFrame) -> None:
-        panels = grid(canvas, len(self._encoded), 2, (3.4, 2.4))
+        panels = grid(canvas, len(self._encoded), 2, (3.4, 2.2))
         for (left, right), (analysis, encoded) in zip(panels, self._encoded, strict=True):
             matrix = _part(data, analysis, "encoding").pivot(index="digit", columns="dim", values="mean")
             dims = shown_dimensions(encoded, matrix)
@@ -519,11 +529,6 @@ def _by_step(lines: pd.DataFrame, labels: dict[str, str]) -> str:
         shares = [f"{100 * share:.1f} % (step {step})" for step, share in zip(own["step"], own["share"], strict=True)]
         found += [f"{label} {', '.join(shares)}"] if shares else []
     return "; ".join(found)
-
-
-def _of(data: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
-    """Return the lines of one analysis."""
-    return data.loc[(data["block"] == analysis.block.id) & (data["row"] == analysis.row.id)]
 
 
 class CalibrationFigure(LatentsFigure):
