@@ -111,7 +111,8 @@ class ControlsTable(TableBuilder):
         yield f"""lost: default minus control, in percentage points. p: paired test over the same questions, Holm's
         correction for all tests of a block's test set. Where nothing is lost, answers do not depend on what the latents
         carry of the question. Other's: answers that are what the other question is answered with these latents, its
-        own; 100 % if the latents alone decide. MarCos's last thinking step, whose neurons are spoken, is the question's
+        own; 100 % if the latents alone decide, and above 0 % by chance, as two questions may be answered alike with their
+        own latents, too. MarCos's last thinking step, whose neurons are spoken, is the question's
         own. Batches hold {self.study.evaluation.batch_size} questions of similar length.
         {self.about_untested(self.paired_tests)}"""
         yield self.about_questions()
