@@ -102,7 +102,7 @@ def _run_and_render(study: Study, tmp_path: Path) -> None:
         text = next(path for path in render(study, tmp_path, table) if path.suffix == ".md").read_text(encoding="utf-8")
         assert all(deviation in text for deviation in study.deviations)
         assert table == Table.claims or "not run" not in text  # the table of claims looks at other studies too
-    for _, _, spec in analysed(study) if study.figures else ():
+    for _, _, spec in analysed(study, every_row=True) if study.figures else ():
         analyse(spec, tmp_path)
     drawn = {}
     for figure in study.figures:
