@@ -4,12 +4,10 @@ network, a page of each study's questions, and the BibTeX entries of a study."""
 from __future__ import annotations
 
 import base64
-import gzip
 import itertools
 import json
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,6 +17,7 @@ from benchmarks.archive import ARCHIVE, studies_of, unpacked
 from benchmarks.data import get_dataset
 from benchmarks.environment import environment, with_hardware
 from benchmarks.files import BrokenRecord, sha256, write_text
+from benchmarks.report.interactive import bundle, packed
 from benchmarks.report.questions import FRAME, questions
 from benchmarks.studies.paths import COLLECTED
 from benchmarks.studies.specs import Figure, Table
@@ -75,21 +74,6 @@ def _write(path: Path, **content: object) -> None:
     loader = FileSystemLoader(Path(__file__).parent)
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(path.name)
     write_text(path, template.render(bundle=bundle(), **content))
-
-
-def packed(content: bytes) -> str:
-    """Return content in the form that pages unpack in the browser: compressed, as text. The same content gives the same
-    text."""
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
-
-
-def bundle() -> dict[str, str]:
-    """Return the script and the style sheet of DataTables, as the package `itables` has them for offline use, each
-    :func:`packed`."""
-    found = find_spec("itables")  # not imported: that takes seconds, and only its files are needed
-    assert found and found.origin
-    folder = Path(found.origin).parent / "html"
-    return {ending: packed((folder / f"dt_bundle.{ending}").read_bytes()) for ending in ("js", "css")}
 
 
 def _questions(study: Path) -> bool:
