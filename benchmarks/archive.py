@@ -12,9 +12,11 @@ that a packed study is verified and rendered by the code that reads any other.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import lzma
+import os
 import shutil
 import tarfile
 import tempfile
@@ -22,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.files import BrokenRecord, read_json, read_text, replacing
+from benchmarks.files import BrokenRecord, read_json, read_parquet, read_text, replacing, report_full_disk
 from benchmarks.studies.paths import COLLECTED, LOG
 from methods.errors import InputError
 
@@ -39,6 +41,7 @@ RECORDED = (
 )
 LOGS = f"runs/*/*/*/{LOG}"
 ANSWERS = "runs/*/*/*/predictions/*.parquet"
+TRAIN_AGAIN = "remove the folder, and train this run again"
 LOGGED_STEPS = 100  # lines of training steps that an archived log keeps; all other lines stay
 
 
@@ -55,12 +58,11 @@ def pack(folder: Path, target: Path) -> Path:
     if (target / ARCHIVE).is_file() and target.name != folder.name:
         raise InputError(f"{target} holds an archive, and is not named like {folder}: name a folder of its own")
     for path in _files(folder, ("runs/*/*/*/evaluate.json",)):
-        for name in read_json(path)["predictions"]:
-            if not (answers := path.parent / "predictions" / f"{name}.parquet").is_file():
-                raise BrokenRecord(f"{answers} does not exist: run `evaluate` and `collect` again, then pack")
+        for name, digest in read_json(path)["predictions"].items():  # answers of another run would be packed as these
+            read_parquet(path.parent / "predictions" / f"{name}.parquet", digest, "`evaluate` and `collect`")
     contents = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder, RECORDED)}
     for path in _files(folder, (LOGS,)):
-        contents[str(path.relative_to(folder))] = thin_log(read_text(path, "train this run again")).encode()
+        contents[str(path.relative_to(folder))] = thin_log(read_text(path, TRAIN_AGAIN), path).encode()
     if answers := _files(folder, (ANSWERS,)):
         contents[PREDICTIONS] = _joined(folder, answers)
     target.mkdir(parents=True, exist_ok=True)
@@ -103,11 +105,23 @@ def unpack(folder: Path, target: Path) -> None:
     if target.exists():
         raise InputError(f"{target} is there already: name another folder, or remove it first")
     try:
-        shutil.copytree(folder, target, ignore=shutil.ignore_patterns(ARCHIVE))
-        _restore(folder / ARCHIVE, target)
+        with report_full_disk(target.parent):
+            _copy(folder, target)
+            _restore(folder / ARCHIVE, target)
     except BaseException:  # half of it would look like the whole
         shutil.rmtree(target, ignore_errors=True)
         raise
+
+
+def _copy(folder: Path, target: Path) -> None:
+    """Copy what lies beside an archive, but for links that lead nowhere, which some editors make."""
+    try:
+        shutil.copytree(folder, target, ignore=shutil.ignore_patterns(ARCHIVE), ignore_dangling_symlinks=True)
+    except shutil.Error as error:  # its argument lists all files that failed: source, target and reason
+        source, _, reason = error.args[0][0]
+        if os.strerror(errno.ENOSPC) in reason or os.strerror(errno.EDQUOT) in reason:
+            raise OSError(errno.ENOSPC, reason) from error
+        raise InputError(f"{source} cannot be copied ({reason}): make it readable, or move it away") from error
 
 
 def studies_of(folder: Path) -> set[str]:
@@ -127,11 +141,18 @@ def refuse_packed(folder: Path) -> None:
         )
 
 
-def thin_log(log: str) -> str:
+def thin_log(log: str, path: Path) -> str:
     """Return a run's log with at most :data:`LOGGED_STEPS` lines of training steps, evenly spaced, of which the last
-    is kept. All other lines stay: validations, ends of stages, warnings; but for a last one that a kill cut off."""
+    is kept. All other lines stay: validations, ends of stages, warnings; but for a last one that a kill cut off.
+    ``path``: of the log, for the message if it is broken."""
     lines = log[: log.rfind("\n") + 1].splitlines()
-    steps = [number for number, line in enumerate(lines) if json.loads(line)["kind"] == "step"]
+    steps = list[int]()
+    for number, line in enumerate(lines):
+        try:
+            if json.loads(line)["kind"] == "step":  # a loss may be NaN, which JSON itself does not know
+                steps.append(number)
+        except (ValueError, TypeError, KeyError) as error:
+            raise BrokenRecord(f"{path}, line {number + 1}: no entry of a log ({error}): {TRAIN_AGAIN}") from error
     every = -(-len(steps) // LOGGED_STEPS) or 1
     dropped = set(steps) - set(steps[::-1][::every])
     return "".join(f"{line}\n" for number, line in enumerate(lines) if number not in dropped)

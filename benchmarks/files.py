@@ -309,7 +309,7 @@ def read_parquet(path: Path, digest: str | None, fix: str, columns: Sequence[str
     if not path.is_file():
         raise BrokenRecord(f"{path.absolute()} does not exist: run {fix} again")
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path.absolute())  # a relative path such as `s3:results` would be taken for a URI
     except (pa.ArrowException, OSError) as error:
         raise BrokenRecord(f"{path} is not the file that was recorded ({error}): run {fix} again") from error
     if frame_digest(table) != digest:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.archive import ARCHIVE, LOGGED_STEPS, PREDICTIONS, pack, studies_of, thin_log, unpack, unpacked
-from benchmarks.files import BrokenRecord, frame_digest, read_json, write_json
+from benchmarks.files import BrokenRecord, DiskFull, frame_digest, read_json, write_json
 from benchmarks.records import results
 from benchmarks.report.report import report
 from benchmarks.studies.paths import COLLECTED, Paths
@@ -70,6 +72,34 @@ def test_nothing_is_packed_that_lacks_answers_or_replaces_another_study(folder: 
     answers.unlink()
     with pytest.raises(BrokenRecord, match=f"{answers} does not exist: run `evaluate` and `collect` again"):
         pack(copied, tmp_path / "target")
+    for other in (copied / "runs/equation/cot/s0/predictions/default.parquet", copied / "collect.json"):
+        shutil.copyfile(other, answers)
+        with pytest.raises(BrokenRecord, match=f"{answers} is not the file that was recorded"):
+            pack(copied, tmp_path / "target")
+
+
+def test_links_that_lead_nowhere_are_left_behind(folder: Path, tmp_path: Path) -> None:
+    """Emacs makes one for each file that it is editing."""
+    pack(folder, tmp_path / "packed")
+    (tmp_path / "packed/.#table_main.md").symlink_to("nobody@nowhere.1")
+    unpack(tmp_path / "packed", tmp_path / "fake")
+    assert (tmp_path / "fake/collect.json").is_file() and not (tmp_path / "fake/.#table_main.md").is_symlink()
+
+
+@pytest.mark.parametrize("copying", [True, False])
+def test_a_full_disk_is_named_and_nothing_is_left(
+    copying: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(*_: object, **__: object) -> None:
+        raise shutil.Error([("table_main.md", "copy", str(full))]) if copying else full
+
+    pack(folder, tmp_path / "packed")
+    monkeypatch.setattr(*((shutil, "copytree") if copying else (pq, "write_table")), write)
+    with pytest.raises(DiskFull, match="the disk is full"):
+        unpack(tmp_path / "packed", tmp_path / "fake")
+    assert not (tmp_path / "fake").exists()
 
 
 def test_studies_that_made_the_runs_are_named(folder: Path, tmp_path: Path) -> None:
@@ -124,13 +154,17 @@ def test_a_damaged_archive_says_so(folder: Path, tmp_path: Path) -> None:
 def test_an_archived_log_keeps_all_but_steps() -> None:
     kinds = ["validation" if number % 100 == 99 else "step" for number in range(1_000)]
     log = "".join(json.dumps({"kind": kind, "step": number}) + "\n" for number, kind in enumerate(kinds))
-    kept = [json.loads(line) for line in thin_log(log).splitlines()]
+    path = Path("log.jsonl")
+    kept = [json.loads(line) for line in thin_log(log, path).splitlines()]
     steps = [line["step"] for line in kept if line["kind"] == "step"]
     assert LOGGED_STEPS / 2 < len(steps) <= LOGGED_STEPS and steps[-1] == 998
     assert sum(line["kind"] == "validation" for line in kept) == 10
     assert [line["step"] for line in kept] == sorted(line["step"] for line in kept)
-    assert thin_log(thin_log(log)) == thin_log(log) and thin_log("") == ""
-    assert thin_log(log + log[:9]) == thin_log(log), "a line that was being written when the run was killed"
+    assert thin_log(thin_log(log, path), path) == thin_log(log, path) and thin_log("", path) == ""
+    assert thin_log(log + log[:9], path) == thin_log(log, path), "a line that was being written when a run was killed"
+    for torn in ("{\n", "[]\n"):
+        with pytest.raises(BrokenRecord, match=r"log\.jsonl, line 1001: no entry of a log"):
+            thin_log(log + torn + log, path)
 
 
 def test_a_digest_of_a_frame_is_that_of_its_content(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from benchmarks.archive import pack
 from benchmarks.comparison import Comparison, Side, compare, render
 from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records.statistics import correctness, paired_test
+from benchmarks.scoring.numeric import Number
 from benchmarks.studies.study import Study
 from benchmarks.tracking import importer as tracking
 from benchmarks.tracking.store import find_experiments, session
@@ -103,6 +104,16 @@ def test_runs_by_id_are_those_of_the_records(folder: Path, tracked: dict[str, st
         compare(tracked["text/cot/s0"], tracked["text/marcos/s0"], folder, None, "mean_r")
     with pytest.raises(InputError, match="MLflow has no run '00000"):
         compare("0" * 32, "fake:text/cot/s0", folder, None, "default")
+
+
+def test_answers_in_mlflow_that_an_older_scorer_judged_are_not_compared(
+    folder: Path, tracked: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Number, "version", "of tomorrow")
+    with pytest.raises(
+        InputError, match=r"cot/s0 was scored by another version .* \(alpha, beta\): run .*rescore"
+    ):
+        compare(tracked["text/cot/s0"], tracked["text/oracle/s0"], folder, None, "default")
 
 
 def test_folders_of_results_packed_or_not(folder: Path, tmp_path: Path, compared: Comparison) -> None:

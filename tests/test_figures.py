@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.figure import Figure as Canvas
 
 from benchmarks.analysis.records import analysed
@@ -68,7 +68,12 @@ def test_every_figure_is_written_in_four_files(files: dict[Figure, dict[str, Pat
         assert "## How it was made" in text and "  " not in text.split("## How")[0]
 
 
-def test_same_records_give_the_same_bytes(folder: Path, files: dict[Figure, dict[str, Path]]) -> None:
+def test_same_records_give_the_same_bytes(
+    folder: Path, files: dict[Figure, dict[str, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a user's matplotlibrc sets."""
+    monkeypatch.setitem(rcParams, "text.usetex", True)
+    monkeypatch.setitem(rcParams, "axes.linewidth", 5.0)
     before = {end: path.read_bytes() for end, path in files[Figure.steps].items()}
     assert {path.suffix[1:]: path.read_bytes() for path in render(study(), folder, Figure.steps)} == before
 

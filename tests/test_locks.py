@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -22,7 +24,9 @@ from benchmarks.processes.locks import (
     clear_stale_locks,
     workflow_lock,
 )
+from benchmarks.tracking.store import exclusive_writer
 from conftest import ROOT
+from methods.errors import InputError
 
 START = "import sys, time; from pathlib import Path; from benchmarks.processes.locks import *; "
 HOLD_RUN = START + "lock = RunLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
@@ -100,3 +104,14 @@ def test_task_without_a_workflow_goes_on() -> None:
     with process(WATCH, **{PARENT_VARIABLE: ""}) as task:
         time.sleep(0.2)
         assert task.poll() is None
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(InputError, match=r"\.lock cannot be locked .*: mount its file system with locks"):
+        RunLock(tmp_path).acquire()
+    with pytest.raises(InputError, match=r"\.mlflow\.lock cannot be locked"), exclusive_writer(tmp_path):
+        pass

@@ -20,11 +20,12 @@ from benchmarks.data.records import digest
 from benchmarks.figures import render as figures
 from benchmarks.files import BrokenRecord, read_json, write_json, write_parquet
 from benchmarks.records import results
-from benchmarks.report.questions import questions
+from benchmarks.report.questions import _texts, questions
 from benchmarks.report.report import report
 from benchmarks.studies.specs import Figure, Table
 from benchmarks.tables.render import render
 from fabricate import collected, fabricate, study
+from methods.errors import InputError
 
 LIBRARY = {"library-js", "library-css"}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -187,6 +188,24 @@ def test_questions_are_generated_again_if_they_come_out_the_same(tmp_path: Path)
     (same, other) = (block["lines"] for block in questions(tmp_path, "fake"))
     assert [line["text"] for line in same] == [row.question for row in rows[: len(same)]]
     assert {line["text"] for line in other} == {""} and {line["steps"] for line in other} == {None}
+
+
+def test_questions_that_are_not_at_hand_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generated set may be derived from a published one."""
+
+    def absent(_: str) -> None:
+        raise InputError("cannot read openai/gsm8k")
+
+    monkeypatch.setattr("benchmarks.report.questions.get_dataset", absent)
+    assert _texts("gsm8k_200", {}, tmp_path) == {}
+
+
+def test_a_table_that_an_editor_saved_in_another_encoding_is_named(path: Path, tmp_path: Path) -> None:
+    shutil.copytree(path.parent, tmp_path / "results")
+    table = next((tmp_path / "results").rglob("table_*.md"))
+    table.write_bytes(table.read_bytes() + "±".encode("cp1252"))
+    with pytest.raises(InputError, match=f"{table}, line .*: not UTF-8 .*; render it again"):
+        report(tmp_path / "results")
 
 
 def test_rows_of_one_title_are_all_there(tmp_path: Path) -> None:

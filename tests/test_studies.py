@@ -495,3 +495,18 @@ def test_a_sweep_is_of_the_rows_of_a_block() -> None:
     rows = [{"id": "marcos", "method": "marcos"}, few]
     study = parse_study({**MINIMAL, "blocks": TWO_BLOCKS, "rows": rows}, "a study")
     assert [[row.id for *_, row in study.swept(block)] for block in study.blocks] == [[], ["few", "marcos"]]
+
+
+def test_a_sweep_of_an_option_whose_default_is_not_written() -> None:
+    thoughts = [{}, {"thoughts": 2}, {"thoughts": 4}, {"thoughts_per_step": 1}, {"thoughts": 2, "thoughts_per_step": 1}]
+    rows = [{"id": f"row_{at}", "method": "coconut", "options": options} for at, options in enumerate(thoughts)]
+    study = parse_study({**MINIMAL, "rows": rows}, "a study")
+    default = get_method("coconut").Options().thoughts_per_step
+    assert default != 1 and list(get_method("coconut").Options())  # else nothing is swept
+    points = {(option, value, row.id) for option, value, row in study.swept(study.blocks[0])}
+    assert points == {("thoughts_per_step", 1, "row_3"), ("thoughts_per_step", default, "row_0")}, "None is no number"
+    rows[0]["options"] = {"thoughts": 3}
+    rows[3]["options"] = {"thoughts_per_step": 1}
+    study = parse_study({**MINIMAL, "rows": rows}, "a study")
+    points = {(option, value, row.id) for option, value, row in study.swept(study.blocks[0])}
+    assert points == {("thoughts", 3, "row_0"), ("thoughts", 2, "row_1"), ("thoughts", 4, "row_2")}, "row_3 has two"

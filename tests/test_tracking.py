@@ -180,7 +180,7 @@ def test_readers_do_not_disturb_a_writer(tracked: tuple[Path, dict[str, Any]]) -
 
 
 def test_a_server_that_is_down_leaves_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", UNREACHABLE.replace("//", "//user:secret@"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", UNREACHABLE.replace("//", "//user:pa@secret@"))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     made = study(name="patient", blocks=ONE_BLOCK)
     collected(made, tmp_path)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas as pd
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParamsDefault
 from matplotlib.figure import Figure as Canvas
 from PIL.Image import Dither, Quantize
 from PIL.Image import open as open_image
@@ -49,6 +49,8 @@ FIGURE_BUILDERS: dict[Figure, type[FigureBuilder]] = {
     Figure.curves: CurvesFigure,
     Figure.sweeps: SweepsFigure,
 }
+# Figures are the same with any matplotlibrc
+DEFAULTS = {name: value for name, value in rcParamsDefault.items() if name != "backend"}
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that the same numbers give the same bytes
 
 
@@ -81,7 +83,7 @@ def save(
     paths."""
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in caption)
     page = "\n\n".join([f"# {title}", f"![{title}]({target.name}.png)", text, footer]) + "\n"
-    with rc_context(SETTINGS):
+    with rc_context(DEFAULTS | SETTINGS):
         canvas = Canvas(layout="constrained")
         draw(canvas, data)
         if mark:

@@ -6,6 +6,7 @@ says: the file only tells others who holds it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -97,10 +98,23 @@ class RunLock(FileLock):
 
 def _try_lock(file: IO[str], kind: int) -> bool:
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        lock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def lock(file: IO[str], kind: int) -> None:
+    """Lock an open file as ``flock`` does. Raise :class:`InputError` if its file system has no locks."""
+    try:
+        fcntl.flock(file, kind)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        raise InputError(
+            f"{file.name} cannot be locked ({error.strerror}): mount its file system with locks (Lustre: `-o flock`), "
+            "or name a results folder on another one"
+        ) from error
 
 
 def opened_by(path: Path) -> list[str]:

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from benchmarks.archive import ARCHIVE, studies_of, unpacked
 from benchmarks.data import get_dataset
 from benchmarks.environment import environment, with_hardware
-from benchmarks.files import BrokenRecord, sha256, write_text
+from benchmarks.files import BrokenRecord, read_text, sha256, write_text
 from benchmarks.report.interactive import bundle, packed
 from benchmarks.report.questions import FRAME, questions
 from benchmarks.studies.paths import COLLECTED
@@ -111,7 +111,7 @@ def _section(study: Path, folder: Path) -> Section | None:
 
 
 def _part(study: Path, path: Path) -> Part:
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, "render it again (marcos-bench table, figure)")
     head, _, made = text.partition(f"## {MADE}")
     title, _, body = head.removeprefix("# ").partition("\n")
     plain = _plain(title)

@@ -317,17 +317,18 @@ class Study(Strict):
         among their options and nothing else. The first row itself is yielded for each option that another one has
         otherwise."""
         first = self.rows[0]
-        base, options = self.options_of(block, first).model_dump(), dict[str, None]()
+        base, swept = dict(self.options_of(block, first)), dict[str, float]()
         for row in self.rows_of(block):
-            own = self.options_of(block, row).model_dump()
-            changed = {key: value for key, value in own.items() if value != base.get(key)}
-            if not self._trained_alike(row, first) or len(changed) != 1:
+            if not self._trained_alike(row, first):
+                continue
+            changed = {key: value for key, value in self.options_of(block, row) if value != base[key]}
+            if len(changed) != 1:
                 continue
             option, value = next(iter(changed.items()))
-            if type(value) in (int, float):
+            if type(value) in (int, float) and type(base[option]) in (int, float):
                 yield option, value, row
-                options[option] = None
-        yield from ((option, base[option], first) for option in options)
+                swept[option] = base[option]
+        yield from ((option, value, first) for option, value in swept.items())
 
     def _trained_alike(self, row: Row, other: Row) -> bool:
         """Return whether two rows are of one method, and have the same training and backbone in each block."""

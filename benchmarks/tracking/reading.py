@@ -6,14 +6,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from benchmarks.files import BrokenRecord
+from benchmarks.files import BrokenRecord, read_json, read_parquet
+from benchmarks.records.provenance import outdated_scorers
+from benchmarks.records.schema import ScoredBy
 from benchmarks.tracking.entries import is_curve
 from benchmarks.tracking.store import DATABASE, Outage, find_experiments, is_local, session
 from methods.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
@@ -65,5 +66,12 @@ def _answers(client: MlflowClient, run: Run, decoding: str) -> dict[str, pd.Data
     if decoding not in known:
         raise InputError(f"{run.info.run_name} has no predictions of decoding {decoding!r}; it has: {known}")
     with tempfile.TemporaryDirectory() as folder:
-        path = client.download_artifacts(run.info.run_id, f"predictions/{decoding}.parquet", folder)
-        return {str(test): frame for test, frame in pd.read_parquet(path).groupby("test", sort=False)}
+        path = Path(client.download_artifacts(run.info.run_id, f"predictions/{decoding}.parquet", folder))
+        record = read_json(Path(client.download_artifacts(run.info.run_id, "evaluate.json", folder)))
+        if older := outdated_scorers({test: ScoredBy(**by) for test, by in record["scorers"].items()}):
+            raise InputError(
+                f"{run.info.run_name} was scored by another version of the scorer than today's ({', '.join(older)}): "
+                "run `marcos-bench rescore` where its records are, then collect and track it"
+            )
+        answers = read_parquet(path, record["predictions"][decoding], "`track`")
+        return {str(test): frame for test, frame in answers.groupby("test", sort=False)}

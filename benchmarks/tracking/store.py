@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from benchmarks.files import read_json_if_intact, report_full_disk
-from benchmarks.processes.locks import opened_by
+from benchmarks.processes.locks import lock, opened_by
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -138,7 +138,7 @@ def exclusive_writer(results: Path) -> Iterator[str]:
     replace runs of the original on a server that both use."""
     results.mkdir(parents=True, exist_ok=True)
     with (results / ".mlflow.lock").open("a+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file, fcntl.LOCK_EX)
         file.seek(0)
         origin, _, inode = file.read().partition(" ")
         here = str(os.fstat(file.fileno()).st_ino)
@@ -237,4 +237,4 @@ def _is_outage(error: Exception) -> bool:
 
 def without_credentials(text: str) -> str:
     """Return a text without the user names and passwords in its URLs."""
-    return re.sub(r"//[^/@\s]*@", "//", text)
+    return re.sub(r"//[^\s'\"]*@", "//", text)  # to the last @: passwords may hold any other character

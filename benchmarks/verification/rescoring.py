@@ -144,7 +144,7 @@ def rescore(study: Study, folder: Path) -> Iterator[str]:
             texts |= {f"table_{table}.{ending}": text for ending, text in rendered(held, table).items()}
     for name, text in texts.items():
         path = folder / name
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
             write_text(path, text)
             yield f"{name} is written anew"
     for figure in study.figures:
