@@ -110,9 +110,7 @@ def test_answers_in_mlflow_that_an_older_scorer_judged_are_not_compared(
     folder: Path, tracked: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Number, "version", "of tomorrow")
-    with pytest.raises(
-        InputError, match=r"cot/s0 was scored by another version .* \(alpha, beta\): run .*rescore"
-    ):
+    with pytest.raises(InputError, match=r"cot/s0 was scored by another version .* \(alpha, beta\): run .*rescore"):
         compare(tracked["text/cot/s0"], tracked["text/oracle/s0"], folder, None, "default")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib import rc_context, rcParamsDefault
@@ -50,7 +51,7 @@ FIGURE_BUILDERS: dict[Figure, type[FigureBuilder]] = {
     Figure.sweeps: SweepsFigure,
 }
 # Figures are the same with any matplotlibrc
-DEFAULTS = {name: value for name, value in rcParamsDefault.items() if name != "backend"}
+DEFAULTS: dict[Any, Any] = {name: value for name, value in rcParamsDefault.items() if name != "backend"}
 METADATA = {"png": {"Software": None}, "pdf": {"CreationDate": None}}  # so that the same numbers give the same bytes
 
 
